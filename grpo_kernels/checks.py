@@ -1,0 +1,117 @@
+"""What the public functions accept. Every refusal names the argument, what it was and what is allowed."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
+
+from .config import GRPOLossConfig
+
+LOGITS_DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
+ID_DTYPES = (torch.int64, torch.int32)
+
+
+def check_logits_and_ids(logits: Tensor, ids: Tensor, ids_name: str) -> None:
+    """Shapes, dtypes and devices of [B, T, V] logits and [B, T] ids."""
+    _check_tensor("logits", logits, LOGITS_DTYPES)
+    if logits.dim() != 3 or logits.shape[-1] == 0:
+        raise ValueError(f"logits have shape {_shape(logits)}; allowed: [B, T, V] with V >= 1")
+    _check_tensor(ids_name, ids, ID_DTYPES)
+    _check_shape(ids_name, ids, [logits.shape[:2]], "[B, T] of the logits")
+    _check_device(ids_name, ids, logits)
+
+
+def check_loss_arguments(
+    logits: Tensor,
+    advantages: Tensor,
+    completion_mask: Tensor | None,
+    old_logps: Tensor | None,
+    ref_logps: Tensor | None,
+    token_weights: Tensor | None,
+    num_items_in_batch: Tensor | float | None,
+    config: GRPOLossConfig,
+) -> None:
+    """Types, shapes and devices of everything else ``grpo_loss`` takes."""
+    if not isinstance(config, GRPOLossConfig):
+        raise TypeError(f"config is {type(config).__name__}; allowed: GRPOLossConfig")
+    batch, length = logits.shape[:2]
+    per_token, per_sequence = (batch, length), (batch, 1)
+    _check_tensor("advantages", advantages, None)
+    _check_shape("advantages", advantages, [(batch,), per_sequence, per_token], "[B], [B, 1] or [B, T]")
+    _check_device("advantages", advantages, logits)
+    for name, tensor in (("completion_mask", completion_mask), ("old_logps", old_logps), ("ref_logps", ref_logps)):
+        if tensor is not None:
+            _check_tensor(name, tensor, None)
+            _check_shape(name, tensor, [per_token], "[B, T] of the logits")
+            _check_device(name, tensor, logits)
+    if token_weights is not None:
+        _check_tensor("token_weights", token_weights, None)
+        _check_shape("token_weights", token_weights, [per_sequence, per_token], "[B, T] or [B, 1]")
+        _check_device("token_weights", token_weights, logits)
+    if config.beta != 0.0 and ref_logps is None:
+        raise ValueError(f"ref_logps is None, but beta is {config.beta}: pass the reference's [B, T] log-probabilities")
+    if isinstance(num_items_in_batch, Tensor):
+        if num_items_in_batch.numel() != 1:
+            raise ValueError(f"num_items_in_batch has shape {_shape(num_items_in_batch)}; allowed: one number")
+    elif num_items_in_batch is not None and not (
+        isinstance(num_items_in_batch, (int, float))
+        and math.isfinite(num_items_in_batch)
+        and num_items_in_batch > 0
+    ):
+        raise ValueError(f"num_items_in_batch is {num_items_in_batch!r}; allowed: a number > 0, or None")
+
+
+def check_values(ids: Tensor, ids_name: str, vocabulary: int, active: Tensor, advantages: Tensor | None) -> None:
+    """Ids of active tokens lie in the vocabulary, and advantages are finite.
+
+    It costs one transfer of three numbers from the device, and is left out where values cannot be read: while
+    compiling, with fake tensors, and while a CUDA graph is captured.
+    """
+    if torch.compiler.is_compiling() or isinstance(ids, FakeTensor) or ids.is_meta or ids.numel() == 0:
+        return
+    if ids.is_cuda and torch.cuda.is_current_stream_capturing():
+        return
+    kept = ids.masked_fill(~active, 0)
+    low, high = torch.aminmax(kept)
+    finite = low.new_ones(()) if advantages is None else torch.isfinite(advantages).all().to(low.dtype)
+    lowest, highest, is_finite = torch.stack((low, high, finite)).tolist()
+    if lowest < 0 or highest >= vocabulary:
+        worst = lowest if lowest < 0 else highest
+        raise ValueError(f"{ids_name} holds {worst}; allowed: 0 to {vocabulary - 1} (the vocabulary of the logits)")
+    if not is_finite:
+        assert advantages is not None
+        bad = advantages[~torch.isfinite(advantages)].flatten()[0].item()
+        raise ValueError(f"advantages holds {bad}; allowed: finite numbers")
+
+
+def check_temperature(temperature: float) -> None:
+    """A finite number above 0."""
+    GRPOLossConfig(temperature=temperature)
+
+
+def _check_tensor(name: str, value: object, dtypes: tuple[torch.dtype, ...] | None) -> None:
+    if not isinstance(value, Tensor):
+        raise TypeError(f"{name} is {type(value).__name__}; allowed: a tensor")
+    if dtypes is not None and value.dtype not in dtypes:
+        allowed = ", ".join(str(dtype).removeprefix("torch.") for dtype in dtypes)
+        raise TypeError(f"{name} is {value.dtype}; allowed: {allowed}")
+    if value.dtype.is_complex:
+        raise TypeError(f"{name} is {value.dtype}; allowed: real numbers")
+
+
+def _check_shape(name: str, tensor: Tensor, shapes: list, allowed: str) -> None:
+    if tuple(tensor.shape) not in [tuple(shape) for shape in shapes]:
+        expected = " or ".join(dict.fromkeys(str(list(shape)) for shape in shapes))
+        raise ValueError(f"{name} has shape {_shape(tensor)}; allowed: {allowed}, here {expected}")
+
+
+def _check_device(name: str, tensor: Tensor, logits: Tensor) -> None:
+    if tensor.device != logits.device:
+        raise ValueError(f"{name} is on {tensor.device}; allowed: {logits.device}, where the logits are")
+
+
+def _shape(tensor: Tensor) -> str:
+    return str(list(tensor.shape))

@@ -1,0 +1,173 @@
+"""Launching the kernels: the same row operations as ``grpo_kernels.torch_rows``, on tensors that Triton can reach."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+
+import torch
+from torch import Tensor
+
+from ..config import GRPOLossConfig
+from ..torch_rows import RowLoss, RowStats
+from .kernels import grpo_kernel, row_grad_kernel, scale_rows_kernel, token_stats_kernel
+
+# Columns that one program handles at a time, and the columns that one warp takes of them. 16 columns per thread are
+# two 16-byte loads in bf16; 16 warps are 1024 threads where a wavefront is 64 wide.
+MAX_BLOCK = 8192
+COLUMNS_PER_WARP = 512
+
+
+def launch_settings(vocabulary: int) -> tuple[int, int]:
+    """``(BLOCK, num_warps)`` for a vocabulary: powers of two, at most 16 warps."""
+    block = min(MAX_BLOCK, max(32, 1 << (vocabulary - 1).bit_length()))
+    return block, max(1, block // COLUMNS_PER_WARP)
+
+
+def launch(kernel, rows: int, arguments: tuple, **constants) -> None:
+    """Run one program per row."""
+    if rows:
+        kernel[(rows,)](*arguments, **constants)
+
+
+def token_stats(logits: Tensor, ids: Tensor, active: Tensor, temperature: float) -> RowStats:
+    """Log-probability, entropy and softmax statistics of every active row; see ``torch_rows.token_stats``."""
+    stats = _empty_stats(ids)
+    launch(
+        token_stats_kernel,
+        ids.numel(),
+        (logits, ids, active, *stats, *_layout(logits), *_temperature(temperature)),
+        **_constants(logits),
+    )
+    return stats
+
+
+def grpo_rows(
+    logits: Tensor,
+    ids: Tensor,
+    active: Tensor,
+    advantages: Tensor,
+    old_logps: Tensor | None,
+    ref_logps: Tensor | None,
+    token_weights: Tensor | None,
+    weights: Tensor,
+    entropy_weights: Tensor | None,
+    config: GRPOLossConfig,
+    overwrite_logits: bool = False,
+) -> tuple[RowStats, RowLoss]:
+    """Statistics and weighted loss of every row in one launch; with ``overwrite_logits`` the gradient too, in place.
+
+    See ``torch_rows.grpo_rows`` for the arguments.
+    """
+    stats = _empty_stats(ids)
+    row_loss = RowLoss(*(torch.empty(ids.shape, dtype=torch.float32, device=ids.device) for _ in RowLoss._fields))
+    launch(
+        grpo_kernel,
+        ids.numel(),
+        (
+            logits,
+            ids,
+            active,
+            advantages,
+            # A pointer that the kernel will not read stands in for what is absent.
+            advantages if old_logps is None else old_logps,
+            advantages if ref_logps is None else ref_logps,
+            advantages if token_weights is None else token_weights,
+            weights,
+            weights if entropy_weights is None else entropy_weights,
+            *row_loss,
+            *stats,
+            *_layout(logits),
+            *_temperature(config.temperature),
+            config.beta,
+            1.0 - config.epsilon,
+            config.upper_epsilon if config.loss_type == "cispo" else 1.0 + config.upper_epsilon,
+            math.inf if config.delta is None else config.delta,
+            config.sapo_temperature_pos,
+            config.sapo_temperature_neg,
+        ),
+        OBJECTIVE="clip" if config.is_clipped else config.loss_type,
+        KL="none" if ref_logps is None else config.kl_estimator,
+        BIAS_CORRECTED=config.use_bias_correction_kl,
+        HAS_OLD=old_logps is not None,
+        HAS_TOKEN_WEIGHTS=token_weights is not None,
+        HAS_ENTROPY=entropy_weights is not None,
+        WRITE_GRAD=overwrite_logits,
+        **_constants(logits),
+    )
+    return stats, row_loss
+
+
+def row_grad(
+    logits: Tensor,
+    ids: Tensor,
+    peak: Tensor,
+    total: Tensor,
+    miss: Tensor,
+    entropy: Tensor,
+    grad_logps: Tensor,
+    grad_entropy: Tensor | None,
+    temperature: float,
+    out: Tensor,
+) -> None:
+    """Write d(loss)/d(logits) into ``out``, which may be ``logits`` itself; see ``torch_rows.row_grad``."""
+    has_entropy = grad_entropy is not None
+    launch(
+        row_grad_kernel,
+        ids.numel(),
+        (
+            logits,
+            out,
+            ids,
+            peak,
+            total,
+            miss,
+            entropy,
+            grad_logps,
+            grad_entropy if has_entropy else grad_logps,
+            *_layout(logits),
+            *out.stride(),
+            *_temperature(temperature),
+        ),
+        HAS_ENTROPY=has_entropy,
+        **_constants(logits, out),
+    )
+
+
+def scale_rows(grad: Tensor, scale: Tensor) -> None:
+    """Multiply every row of ``grad`` [B, T, V] by ``scale`` [B, T] in place; rows of scale 1 are not touched."""
+    launch(scale_rows_kernel, scale.numel(), (grad, scale, *_layout(grad)), **_constants(grad))
+
+
+def _empty_stats(ids: Tensor) -> RowStats:
+    return RowStats(*(torch.empty(ids.shape, dtype=torch.float32, device=ids.device) for _ in RowStats._fields))
+
+
+def _layout(logits: Tensor) -> tuple[int, int, int, int]:
+    """Length T and the three strides, in elements."""
+    return logits.shape[1], *logits.stride()
+
+
+def _temperature(temperature: float) -> tuple[float, float, float]:
+    """T, and ``log2(e) / T`` as a sum of two fp32 numbers."""
+    scale = math.log2(math.e) / temperature
+    scale_hi = ctypes.c_float(scale).value
+    return temperature, scale_hi, scale - scale_hi
+
+
+def _constants(*tensors: Tensor) -> dict:
+    """Compile-time constants that follow from the vocabulary and the layout of the tensors."""
+    block, num_warps = launch_settings(tensors[0].shape[-1])
+    return {
+        "V": tensors[0].shape[-1],
+        "BLOCK": block,
+        "UNIT_STRIDE": all(tensor.stride(-1) == 1 for tensor in tensors),
+        "ALIGNED": all(map(_has_aligned_rows, tensors)),
+        "num_warps": num_warps,
+    }
+
+
+def _has_aligned_rows(tensor: Tensor) -> bool:
+    return all(
+        address * tensor.element_size() % 16 == 0 for address in tensor.stride()[:2]
+    ) and tensor.data_ptr() % 16 == 0

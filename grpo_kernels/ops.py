@@ -1,0 +1,225 @@
+"""The row operations as torch operators, with fake (shape-only) versions and gradients.
+
+``token_stats`` and ``grpo_rows`` leave the logits alone and are differentiable. Their backward writes the gradient over
+the logits and gives that same memory to autograd; PyTorch's version counter then makes any later use of the logits by
+autograd an error. Two cases keep the logits and get memory of their own for the gradient: logits that are, or are a
+view of, a leaf (a parameter would be destroyed), and graphs traced by ``torch.compile``, where the compiler plans memory.
+
+``grpo_rows_`` computes the gradient in the forward pass, over the logits.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from . import torch_rows
+from .config import CLIPPED_LOSS_TYPES, GRPOLossConfig
+from .torch_rows import RowLoss, RowStats, compute_dtype
+
+# Stands for "no upper bound" where an operator needs a finite number.
+_NO_BOUND = 1e38
+
+_STATS_SCHEMA = (
+    "(Tensor logits, Tensor ids, Tensor active, str backend, float temperature)"
+    " -> (Tensor logps, Tensor entropy, Tensor peak, Tensor total, Tensor miss)"
+)
+_LOSS_SCHEMA = (
+    "(Tensor{alias} logits, Tensor ids, Tensor active, Tensor advantages, Tensor? old_logps, Tensor? ref_logps, "
+    "Tensor? token_weights, Tensor weights, Tensor? entropy_weights, str backend, float temperature, str loss_type, "
+    "str kl_estimator, bool use_bias_correction_kl, float beta, float epsilon, float epsilon_high, float delta, "
+    "float sapo_temperature_pos, float sapo_temperature_neg)"
+    " -> (Tensor loss, Tensor derivative, Tensor kl, Tensor ratio,"
+    " Tensor logps, Tensor entropy, Tensor peak, Tensor total, Tensor miss)"
+)
+_GRAD_SCHEMA = (
+    "(Tensor{alias} logits, Tensor ids, Tensor peak, Tensor total, Tensor miss, Tensor entropy, Tensor grad_logps, "
+    "Tensor? grad_entropy, str backend, float temperature) -> {result}"
+)
+
+
+def row_options(config: GRPOLossConfig) -> tuple:
+    """The options of the ``grpo_rows`` operators from ``temperature`` on. Normalisation is in the row weights."""
+    return (
+        config.temperature,
+        "grpo" if config.loss_type in CLIPPED_LOSS_TYPES else config.loss_type,
+        config.kl_estimator,
+        config.use_bias_correction_kl,
+        config.beta,
+        config.epsilon,
+        config.upper_epsilon,
+        _NO_BOUND if config.delta is None else config.delta,
+        config.sapo_temperature_pos,
+        config.sapo_temperature_neg,
+    )
+
+
+def _row_config(
+    temperature, loss_type, kl_estimator, use_bias_correction_kl, beta, epsilon, epsilon_high, delta, tau_pos, tau_neg
+) -> GRPOLossConfig:
+    """The inverse of ``row_options``."""
+    return GRPOLossConfig(
+        loss_type=loss_type,
+        beta=beta,
+        kl_estimator=kl_estimator,
+        use_bias_correction_kl=use_bias_correction_kl,
+        epsilon=epsilon,
+        epsilon_high=epsilon_high,
+        delta=None if delta >= _NO_BOUND else delta,
+        temperature=temperature,
+        sapo_temperature_pos=tau_pos,
+        sapo_temperature_neg=tau_neg,
+    )
+
+
+def _implementation(backend: str):
+    if backend == "triton":
+        from .kernels import launch
+
+        return launch
+    return torch_rows
+
+
+@torch.library.custom_op("grpo_kernels::token_stats", mutates_args=(), schema=_STATS_SCHEMA)
+def token_stats(logits, ids, active, backend, temperature):
+    """``(logps, entropy, peak, total, miss)`` of every active row, [B, T] each; the first two are differentiable."""
+    return tuple(_implementation(backend).token_stats(logits, ids, active, temperature))
+
+
+@torch.library.custom_op("grpo_kernels::grpo_rows", mutates_args=(), schema=_LOSS_SCHEMA.format(alias=""))
+def grpo_rows(logits, *arguments):
+    """``(loss, derivative, kl, ratio)`` and the statistics of every row, [B, T] each; ``loss`` is differentiable."""
+    return _run_grpo_rows(logits, *arguments, overwrite_logits=False)
+
+
+@torch.library.custom_op("grpo_kernels::grpo_rows_", mutates_args=("logits",), schema=_LOSS_SCHEMA.format(alias="(a!)"))
+def grpo_rows_(logits, *arguments):
+    """``grpo_rows`` that turns the logits into the gradient of ``loss.sum()``."""
+    return _run_grpo_rows(logits, *arguments, overwrite_logits=True)
+
+
+def _run_grpo_rows(
+    logits, ids, active, advantages, old, ref, token_weights, weights, entropy_weights, backend, *options,
+    overwrite_logits,
+):  # fmt: skip
+    stats, row_loss = _implementation(backend).grpo_rows(
+        logits, ids, active, advantages, old, ref, token_weights, weights, entropy_weights, _row_config(*options),
+        overwrite_logits,
+    )  # fmt: skip
+    return (*row_loss, *stats)
+
+
+@torch.library.custom_op(
+    "grpo_kernels::row_grad", mutates_args=(), schema=_GRAD_SCHEMA.format(alias="", result="Tensor")
+)
+def row_grad(logits, ids, peak, total, miss, entropy, grad_logps, grad_entropy, backend, temperature):
+    """d(loss)/d(logits) in memory of its own; see ``torch_rows.row_grad``."""
+    out = torch.empty_like(logits)
+    _implementation(backend).row_grad(
+        logits, ids, peak, total, miss, entropy, grad_logps, grad_entropy, temperature, out
+    )
+    return out
+
+
+@torch.library.custom_op(
+    "grpo_kernels::row_grad_", mutates_args=("logits",), schema=_GRAD_SCHEMA.format(alias="(a!)", result="()")
+)
+def row_grad_(logits, ids, peak, total, miss, entropy, grad_logps, grad_entropy, backend, temperature):
+    """d(loss)/d(logits), written over the logits."""
+    _implementation(backend).row_grad(
+        logits, ids, peak, total, miss, entropy, grad_logps, grad_entropy, temperature, out=logits
+    )
+
+
+@torch.library.custom_op(
+    "grpo_kernels::scale_rows_", mutates_args=("grad",), schema="(Tensor(a!) grad, Tensor scale, str backend) -> ()"
+)
+def scale_rows_(grad, scale, backend):
+    """Multiply every row of ``grad`` [B, T, V] by ``scale`` [B, T]."""
+    _implementation(backend).scale_rows(grad, scale)
+
+
+@token_stats.register_fake
+def _(logits, ids, active, backend, temperature):
+    return _fake_rows(logits, ids, len(RowStats._fields))
+
+
+@grpo_rows.register_fake
+def _(logits, ids, *arguments):
+    return _fake_rows(logits, ids, len(RowLoss._fields) + len(RowStats._fields))
+
+
+@grpo_rows_.register_fake
+def _(logits, ids, *arguments):
+    return _fake_rows(logits, ids, len(RowLoss._fields) + len(RowStats._fields))
+
+
+@row_grad.register_fake
+def _(logits, *arguments):
+    return torch.empty_like(logits)
+
+
+@row_grad_.register_fake
+def _(logits, *arguments):
+    return None
+
+
+@scale_rows_.register_fake
+def _(grad, scale, backend):
+    return None
+
+
+def _fake_rows(logits: Tensor, ids: Tensor, count: int) -> tuple[Tensor, ...]:
+    return tuple(ids.new_empty(ids.shape, dtype=compute_dtype(logits)) for _ in range(count))
+
+
+def _save_token_stats(ctx, inputs, output):
+    logits, ids, _, ctx.backend, ctx.temperature = inputs
+    _, entropy, peak, total, miss = output
+    ctx.save_for_backward(logits, ids, peak, total, miss, entropy)
+
+
+def _token_stats_backward(ctx, grad_logps, grad_entropy, *_):
+    return _logits_grad(ctx, grad_logps, grad_entropy), None, None, None, None
+
+
+def _save_grpo_rows(ctx, inputs, output):
+    logits, ids = inputs[:2]
+    entropy_weights, ctx.backend, ctx.temperature = inputs[8:11]
+    _, derivative, _, _, _, entropy, peak, total, miss = output
+    ctx.save_for_backward(logits, ids, peak, total, miss, entropy, derivative, entropy_weights)
+
+
+def _grpo_rows_backward(ctx, grad_loss, *_):
+    derivative, entropy_weights = ctx.saved_tensors[6:]
+    grad_entropy = None if entropy_weights is None else -grad_loss * entropy_weights
+    return _logits_grad(ctx, grad_loss * derivative, grad_entropy), *[None] * 19
+
+
+token_stats.register_autograd(_token_stats_backward, setup_context=_save_token_stats)
+grpo_rows.register_autograd(_grpo_rows_backward, setup_context=_save_grpo_rows)
+
+
+def _logits_grad(ctx, grad_logps: Tensor, grad_entropy: Tensor | None) -> Tensor:
+    """The gradient of the logits, over the logits themselves where that is allowed."""
+    logits, *row_tensors = ctx.saved_tensors[:6]
+    arguments = (
+        *row_tensors,
+        grad_logps.contiguous(),
+        None if grad_entropy is None else grad_entropy.contiguous(),
+        ctx.backend,
+        ctx.temperature,
+    )
+    if not _may_overwrite(logits):
+        return row_grad(logits, *arguments)
+    if torch.is_grad_enabled():
+        raise RuntimeError("grpo_kernels computes first derivatives only: call backward without create_graph=True")
+    grad = logits.detach()
+    row_grad_(grad, *arguments)
+    return grad
+
+
+def _may_overwrite(logits: Tensor) -> bool:
+    """Whether backward may write over the logits: plain tensors that autograd computed, not leaves or their views."""
+    root = logits if logits._base is None else logits._base
+    return type(logits) is Tensor and not root.is_leaf
