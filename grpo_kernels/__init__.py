@@ -2,5 +2,13 @@
 
 from .config import GRPOLossConfig
 from .losses import GRPOLossOutput, grpo_loss, token_logps
+from .token_weights import off_policy_sequence_mask, top_entropy_mask
 
-__all__ = ["GRPOLossConfig", "GRPOLossOutput", "grpo_loss", "token_logps"]
+__all__ = [
+    "GRPOLossConfig",
+    "GRPOLossOutput",
+    "grpo_loss",
+    "off_policy_sequence_mask",
+    "token_logps",
+    "top_entropy_mask",
+]

@@ -57,9 +57,7 @@ def check_loss_arguments(
         if num_items_in_batch.numel() != 1:
             raise ValueError(f"num_items_in_batch has shape {_shape(num_items_in_batch)}; allowed: one number")
     elif num_items_in_batch is not None and not (
-        isinstance(num_items_in_batch, (int, float))
-        and math.isfinite(num_items_in_batch)
-        and num_items_in_batch > 0
+        isinstance(num_items_in_batch, (int, float)) and 0 < num_items_in_batch < math.inf
     ):
         raise ValueError(f"num_items_in_batch is {num_items_in_batch!r}; allowed: a number > 0, or None")
 

@@ -116,7 +116,8 @@ def _check_choice(name: str, value: object, allowed: tuple[str, ...]) -> None:
 def _check_number(name: str, value: object, allowed: str, is_allowed) -> None:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise TypeError(f"{name} is {value!r} ({type(value).__name__}); allowed: {allowed}")
-    if not math.isfinite(value) or not is_allowed(value):
+    # Comparisons, unlike math.isfinite, can be traced by torch.compile; NaN fails them.
+    if not (-math.inf < value < math.inf and is_allowed(value)):
         raise ValueError(f"{name} is {value!r}; allowed: {allowed}")
 
 

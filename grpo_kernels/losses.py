@@ -111,7 +111,9 @@ def grpo_loss(
         )
         ratio, kl, phi = result.ratio, result.kl, result.phi
     elif config.needs_whole_sequence:
-        logps, entropy, *_ = ops.token_stats(logits, ids, active, backend, config.temperature)
+        logps, entropy, *_ = ops.token_stats(
+            logits, ids, active, ops.number_tensor(config.temperature), backend
+        )
         result = per_token_loss(logps, advantages, mask, config, old_logps, ref_logps, token_weights)
         loss = (row_weights(config, mask, num_items_in_batch) * result.loss).sum()
         if config.entropy_coef != 0.0:
@@ -129,8 +131,7 @@ def grpo_loss(
             per_token(token_weights),
             row_weights(config, mask, num_items_in_batch),
             entropy_weights(config, mask) if config.entropy_coef != 0.0 else None,
-            backend,
-            *ops.row_options(config),
+            *ops.row_options(config, backend),
         )
         loss = row_losses.sum()
 
@@ -179,7 +180,9 @@ def token_logps(
     if backend == "eager":
         logps, entropy = eager_token_logps(logits, ids, temperature)
     else:
-        logps, entropy, *_ = ops.token_stats(logits, ids.contiguous(), active, backend, temperature)
+        logps, entropy, *_ = ops.token_stats(
+            logits, ids.contiguous(), active, ops.number_tensor(temperature), backend
+        )
     return (logps, entropy) if return_entropy else logps
 
 
@@ -198,7 +201,7 @@ class _OverwritingRows(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, logits, *arguments):
-        ctx.backend = arguments[8]
+        ctx.backend = arguments[9]
         loss, _, kl, ratio, logps, entropy, *_ = ops.grpo_rows_(logits, *arguments)
         ctx.save_for_backward(logits)
         ctx.mark_non_differentiable(kl, ratio, logps, entropy)
@@ -210,4 +213,4 @@ class _OverwritingRows(torch.autograd.Function):
         (logits,) = ctx.saved_tensors
         grad = logits.detach()
         ops.scale_rows_(grad, grad_loss.contiguous(), ctx.backend)
-        return grad, *[None] * 19
+        return grad, *[None] * 13

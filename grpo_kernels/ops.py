@@ -10,54 +10,63 @@ view of, a leaf (a parameter would be destroyed), and graphs traced by ``torch.c
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
 from . import torch_rows
-from .config import CLIPPED_LOSS_TYPES, GRPOLossConfig
+from .config import GRPOLossConfig
 from .torch_rows import RowLoss, RowStats, compute_dtype
 
-# Stands for "no upper bound" where an operator needs a finite number.
-_NO_BOUND = 1e38
-
+# Numbers that may change from step to step travel in a float64 tensor on the CPU: as Python floats they would be constants
+# of a compiled graph, and every new value would compile it again.
 _STATS_SCHEMA = (
-    "(Tensor logits, Tensor ids, Tensor active, str backend, float temperature)"
+    "(Tensor logits, Tensor ids, Tensor active, Tensor temperature, str backend)"
     " -> (Tensor logps, Tensor entropy, Tensor peak, Tensor total, Tensor miss)"
 )
 _LOSS_SCHEMA = (
     "(Tensor{alias} logits, Tensor ids, Tensor active, Tensor advantages, Tensor? old_logps, Tensor? ref_logps, "
-    "Tensor? token_weights, Tensor weights, Tensor? entropy_weights, str backend, float temperature, str loss_type, "
-    "str kl_estimator, bool use_bias_correction_kl, float beta, float epsilon, float epsilon_high, float delta, "
-    "float sapo_temperature_pos, float sapo_temperature_neg)"
+    "Tensor? token_weights, Tensor weights, Tensor? entropy_weights, Tensor numbers, str backend, str loss_type, "
+    "str kl_estimator, bool use_bias_correction_kl)"
     " -> (Tensor loss, Tensor derivative, Tensor kl, Tensor ratio,"
     " Tensor logps, Tensor entropy, Tensor peak, Tensor total, Tensor miss)"
 )
 _GRAD_SCHEMA = (
     "(Tensor{alias} logits, Tensor ids, Tensor peak, Tensor total, Tensor miss, Tensor entropy, Tensor grad_logps, "
-    "Tensor? grad_entropy, str backend, float temperature) -> {result}"
+    "Tensor? grad_entropy, Tensor temperature, str backend) -> {result}"
 )
 
 
-def row_options(config: GRPOLossConfig) -> tuple:
-    """The options of the ``grpo_rows`` operators from ``temperature`` on. Normalisation is in the row weights."""
-    return (
+def number_tensor(*numbers: float) -> Tensor:
+    """Python numbers as the operators take them."""
+    if torch.compiler.is_compiling():
+        # The compiler keeps a number symbolic only through arithmetic with a tensor.
+        zero = torch.zeros((), dtype=torch.float64, device="cpu")
+        return torch.stack([zero + number for number in numbers])
+    return torch.tensor(numbers, dtype=torch.float64, device="cpu")
+
+
+def row_options(config: GRPOLossConfig, backend: str) -> tuple:
+    """The arguments of the ``grpo_rows`` operators from ``numbers`` on. Normalisation is in the row weights."""
+    numbers = number_tensor(
         config.temperature,
-        "grpo" if config.loss_type in CLIPPED_LOSS_TYPES else config.loss_type,
-        config.kl_estimator,
-        config.use_bias_correction_kl,
         config.beta,
         config.epsilon,
         config.upper_epsilon,
-        _NO_BOUND if config.delta is None else config.delta,
+        math.inf if config.delta is None else config.delta,
         config.sapo_temperature_pos,
         config.sapo_temperature_neg,
     )
+    objective = "grpo" if config.is_clipped else config.loss_type
+    return numbers, backend, objective, config.kl_estimator, config.use_bias_correction_kl
 
 
 def _row_config(
-    temperature, loss_type, kl_estimator, use_bias_correction_kl, beta, epsilon, epsilon_high, delta, tau_pos, tau_neg
+    numbers: Tensor, loss_type: str, kl_estimator: str, use_bias_correction_kl: bool
 ) -> GRPOLossConfig:
     """The inverse of ``row_options``."""
+    temperature, beta, epsilon, epsilon_high, delta, tau_pos, tau_neg = numbers.tolist()
     return GRPOLossConfig(
         loss_type=loss_type,
         beta=beta,
@@ -65,7 +74,7 @@ def _row_config(
         use_bias_correction_kl=use_bias_correction_kl,
         epsilon=epsilon,
         epsilon_high=epsilon_high,
-        delta=None if delta >= _NO_BOUND else delta,
+        delta=None if delta == math.inf else delta,
         temperature=temperature,
         sapo_temperature_pos=tau_pos,
         sapo_temperature_neg=tau_neg,
@@ -81,9 +90,9 @@ def _implementation(backend: str):
 
 
 @torch.library.custom_op("grpo_kernels::token_stats", mutates_args=(), schema=_STATS_SCHEMA)
-def token_stats(logits, ids, active, backend, temperature):
+def token_stats(logits, ids, active, temperature, backend):
     """``(logps, entropy, peak, total, miss)`` of every active row, [B, T] each; the first two are differentiable."""
-    return tuple(_implementation(backend).token_stats(logits, ids, active, temperature))
+    return tuple(_implementation(backend).token_stats(logits, ids, active, temperature.item()))
 
 
 @torch.library.custom_op("grpo_kernels::grpo_rows", mutates_args=(), schema=_LOSS_SCHEMA.format(alias=""))
@@ -99,11 +108,11 @@ def grpo_rows_(logits, *arguments):
 
 
 def _run_grpo_rows(
-    logits, ids, active, advantages, old, ref, token_weights, weights, entropy_weights, backend, *options,
+    logits, ids, active, advantages, old, ref, token_weights, weights, entropy_weights, numbers, backend, *options,
     overwrite_logits,
 ):  # fmt: skip
     stats, row_loss = _implementation(backend).grpo_rows(
-        logits, ids, active, advantages, old, ref, token_weights, weights, entropy_weights, _row_config(*options),
+        logits, ids, active, advantages, old, ref, token_weights, weights, entropy_weights, _row_config(numbers, *options),
         overwrite_logits,
     )  # fmt: skip
     return (*row_loss, *stats)
@@ -112,11 +121,11 @@ def _run_grpo_rows(
 @torch.library.custom_op(
     "grpo_kernels::row_grad", mutates_args=(), schema=_GRAD_SCHEMA.format(alias="", result="Tensor")
 )
-def row_grad(logits, ids, peak, total, miss, entropy, grad_logps, grad_entropy, backend, temperature):
+def row_grad(logits, ids, peak, total, miss, entropy, grad_logps, grad_entropy, temperature, backend):
     """d(loss)/d(logits) in memory of its own; see ``torch_rows.row_grad``."""
     out = torch.empty_like(logits)
     _implementation(backend).row_grad(
-        logits, ids, peak, total, miss, entropy, grad_logps, grad_entropy, temperature, out
+        logits, ids, peak, total, miss, entropy, grad_logps, grad_entropy, temperature.item(), out
     )
     return out
 
@@ -124,10 +133,10 @@ def row_grad(logits, ids, peak, total, miss, entropy, grad_logps, grad_entropy, 
 @torch.library.custom_op(
     "grpo_kernels::row_grad_", mutates_args=("logits",), schema=_GRAD_SCHEMA.format(alias="(a!)", result="()")
 )
-def row_grad_(logits, ids, peak, total, miss, entropy, grad_logps, grad_entropy, backend, temperature):
+def row_grad_(logits, ids, peak, total, miss, entropy, grad_logps, grad_entropy, temperature, backend):
     """d(loss)/d(logits), written over the logits."""
     _implementation(backend).row_grad(
-        logits, ids, peak, total, miss, entropy, grad_logps, grad_entropy, temperature, out=logits
+        logits, ids, peak, total, miss, entropy, grad_logps, grad_entropy, temperature.item(), out=logits
     )
 
 
@@ -140,7 +149,7 @@ def scale_rows_(grad, scale, backend):
 
 
 @token_stats.register_fake
-def _(logits, ids, active, backend, temperature):
+def _(logits, ids, active, temperature, backend):
     return _fake_rows(logits, ids, len(RowStats._fields))
 
 
@@ -174,9 +183,9 @@ def _fake_rows(logits: Tensor, ids: Tensor, count: int) -> tuple[Tensor, ...]:
 
 
 def _save_token_stats(ctx, inputs, output):
-    logits, ids, _, ctx.backend, ctx.temperature = inputs
+    logits, ids, _, temperature, ctx.backend = inputs
     _, entropy, peak, total, miss = output
-    ctx.save_for_backward(logits, ids, peak, total, miss, entropy)
+    ctx.save_for_backward(logits, ids, peak, total, miss, entropy, temperature)
 
 
 def _token_stats_backward(ctx, grad_logps, grad_entropy, *_):
@@ -185,15 +194,15 @@ def _token_stats_backward(ctx, grad_logps, grad_entropy, *_):
 
 def _save_grpo_rows(ctx, inputs, output):
     logits, ids = inputs[:2]
-    entropy_weights, ctx.backend, ctx.temperature = inputs[8:11]
+    entropy_weights, numbers, ctx.backend = inputs[8:11]
     _, derivative, _, _, _, entropy, peak, total, miss = output
-    ctx.save_for_backward(logits, ids, peak, total, miss, entropy, derivative, entropy_weights)
+    ctx.save_for_backward(logits, ids, peak, total, miss, entropy, numbers, derivative, entropy_weights)
 
 
 def _grpo_rows_backward(ctx, grad_loss, *_):
-    derivative, entropy_weights = ctx.saved_tensors[6:]
+    derivative, entropy_weights = ctx.saved_tensors[7:]
     grad_entropy = None if entropy_weights is None else -grad_loss * entropy_weights
-    return _logits_grad(ctx, grad_loss * derivative, grad_entropy), *[None] * 19
+    return _logits_grad(ctx, grad_loss * derivative, grad_entropy), *[None] * 13
 
 
 token_stats.register_autograd(_token_stats_backward, setup_context=_save_token_stats)
@@ -202,13 +211,13 @@ grpo_rows.register_autograd(_grpo_rows_backward, setup_context=_save_grpo_rows)
 
 def _logits_grad(ctx, grad_logps: Tensor, grad_entropy: Tensor | None) -> Tensor:
     """The gradient of the logits, over the logits themselves where that is allowed."""
-    logits, *row_tensors = ctx.saved_tensors[:6]
+    logits, *row_tensors, numbers = ctx.saved_tensors[:7]
     arguments = (
         *row_tensors,
         grad_logps.contiguous(),
         None if grad_entropy is None else grad_entropy.contiguous(),
+        numbers[0],
         ctx.backend,
-        ctx.temperature,
     )
     if not _may_overwrite(logits):
         return row_grad(logits, *arguments)

@@ -1,0 +1,10 @@
+"""One process uses the machine's cores once; kernels run on the GPU if there is one, else in Triton's interpreter."""
+
+import os
+
+import torch
+
+if "OMP_NUM_THREADS" not in os.environ:
+    torch.set_num_threads(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count())
+if not torch.cuda.is_available():
+    os.environ.setdefault("TRITON_INTERPRET", "1")
