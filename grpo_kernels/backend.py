@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import importlib.util
 import os
 
@@ -14,10 +13,12 @@ TRITON_DEVICES = ("cuda", "xpu")  # ROCm devices are "cuda" to torch
 TRITON_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
-@functools.cache
+_TRITON_IS_INSTALLED = importlib.util.find_spec("triton") is not None
+
+
 def has_triton() -> bool:
     """Whether triton is installed."""
-    return importlib.util.find_spec("triton") is not None
+    return _TRITON_IS_INSTALLED
 
 
 def is_interpreting() -> bool:

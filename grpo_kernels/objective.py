@@ -182,7 +182,7 @@ def per_token_derivative(
         limit = math.inf if config.delta is None else config.delta
         takes_bounded = ratio.clamp(max=limit) * advantages <= ratio.clamp(low, high) * advantages
         moves = torch.where(takes_bounded, ratio <= limit, (ratio >= low) & (ratio <= high))
-        derivative = (-ratio * advantages).masked_fill(~moves, 0.0)
+        derivative = (-ratio * advantages).masked_fill(~(moves | ratio.isnan()), 0.0)
     elif config.loss_type == "cispo":
         derivative = -ratio.clamp(max=config.upper_epsilon) * advantages
     else:

@@ -183,12 +183,14 @@ def _fake_rows(logits: Tensor, ids: Tensor, count: int) -> tuple[Tensor, ...]:
 
 
 def _save_token_stats(ctx, inputs, output):
-    logits, ids, _, temperature, ctx.backend = inputs
+    logits, ids, active, temperature, ctx.backend = inputs
     _, entropy, peak, total, miss = output
-    ctx.save_for_backward(logits, ids, peak, total, miss, entropy, temperature)
+    ctx.save_for_backward(logits, ids, peak, total, miss, entropy, temperature, active)
 
 
 def _token_stats_backward(ctx, grad_logps, grad_entropy, *_):
+    inactive = ~ctx.saved_tensors[7]
+    grad_logps, grad_entropy = (grad.masked_fill(inactive, 0.0) for grad in (grad_logps, grad_entropy))
     return _logits_grad(ctx, grad_logps, grad_entropy), None, None, None, None
 
 

@@ -4,7 +4,7 @@ Rows are handled in blocks of bounded size, in float32 (float64 for float64 logi
 size of the logits exists. One row is one token's logits. Statistics of a row, with ``a_j = (x_j - peak) / T``:
 
 * ``peak``: ``max x``, in the unit of the logits (0 if all are -inf);
-* ``total``: ``sum_j exp(a_j)``;
+* ``total``: ``sum_j exp(a_j)`` (1 if all are -inf);
 * ``miss``: ``1 - p_y`` of the target y, from the sum without the target, so that it keeps its digits when ``p_y`` is
   almost 1; 0 where the target's logit is -inf.
 """
@@ -194,10 +194,12 @@ def _block_stats(shifted: Tensor, targets: Tensor, peak: Tensor) -> RowStats:
     target = shifted.gather(-1, targets).squeeze(-1)
     impossible = target == -math.inf
     total = rest + target.exp()
+    empty = total == 0
+    total = total.masked_fill(empty, 1.0)
     log_total = torch.where(target == 0, torch.log1p(rest), torch.log(total))
     return RowStats(
         logps=(target - log_total).masked_fill(impossible, -math.inf),
-        entropy=(log_total - weighted / total).masked_fill(total == 0, 0.0),
+        entropy=(log_total - weighted / total).masked_fill(empty, 0.0),
         peak=peak,
         total=total,
         miss=(rest / total).masked_fill(impossible, 0.0),

@@ -21,7 +21,7 @@ def policy_loss(
     """The policy term of a token and its derivative with respect to logp.
 
     OBJECTIVE is "clip" (grpo, bnpo, dr_grpo, dapo, luspo), "cispo" or "sapo". The ratio is clipped to
-    [low, high]; cispo's bound is ``high``.
+    [low, high]; cispo's bound is ``high``. Comparisons and GPU minima drop NaN, so a NaN ratio is put back in the end.
     """
     if OBJECTIVE == "clip":
         bounded = tl.minimum(ratio, delta) * advantage
@@ -38,7 +38,7 @@ def policy_loss(
         gate = 1.0 / (1.0 + tl.exp(-tau * (ratio - 1.0)))
         loss = -4.0 / tau * gate * advantage
         derivative = -4.0 * gate * (1.0 - gate) * ratio * advantage
-    return loss, derivative
+    return tl.where(ratio == ratio, loss, ratio), tl.where(ratio == ratio, derivative, ratio)
 
 
 @triton.jit

@@ -61,7 +61,8 @@ def row_stats(
 
     ``total`` is the sum of ``exp((x_j - peak) / T)``, ``miss`` is 1 - p_target. The target is left out of the sum until
     the end, so that ``miss``, and logp where the target is the maximum, keep their digits when p_target is almost 1.
-    A target outside the vocabulary gives NaN; one whose logit is -inf gives logp = -inf and miss = 0.
+    A target outside the vocabulary gives NaN; one whose logit is -inf gives logp = -inf and miss = 0. A row of nothing
+    but -inf gives peak = 0, total = 1 and entropy 0.
     """
     inside = (target >= 0) & (target < V)
     x_target = tl.load(row + target * stride_v, mask=inside, other=float("nan")).to(tl.float32)
@@ -92,6 +93,7 @@ def row_stats(
     impossible = a_target == float("-inf")
     e_target = tl.exp(a_target)
     total = rest + e_target
+    total = tl.where(peak == float("-inf"), 1.0, total)
     log_total = tl.where(a_target == 0.0, log1p(rest), tl.log(total))
     logp = tl.where(impossible, float("-inf"), a_target - log_total)
     miss = tl.where(impossible, 0.0, rest / total)
