@@ -189,20 +189,18 @@ def _save_token_stats(ctx, inputs, output):
 
 
 def _token_stats_backward(ctx, grad_logps, grad_entropy, *_):
-    inactive = ~ctx.saved_tensors[7]
-    grad_logps, grad_entropy = (grad.masked_fill(inactive, 0.0) for grad in (grad_logps, grad_entropy))
     return _logits_grad(ctx, grad_logps, grad_entropy), None, None, None, None
 
 
 def _save_grpo_rows(ctx, inputs, output):
-    logits, ids = inputs[:2]
+    logits, ids, active = inputs[:3]
     entropy_weights, numbers, ctx.backend = inputs[8:11]
     _, derivative, _, _, _, entropy, peak, total, miss = output
-    ctx.save_for_backward(logits, ids, peak, total, miss, entropy, numbers, derivative, entropy_weights)
+    ctx.save_for_backward(logits, ids, peak, total, miss, entropy, numbers, active, derivative, entropy_weights)
 
 
 def _grpo_rows_backward(ctx, grad_loss, *_):
-    derivative, entropy_weights = ctx.saved_tensors[7:]
+    derivative, entropy_weights = ctx.saved_tensors[8:]
     grad_entropy = None if entropy_weights is None else -grad_loss * entropy_weights
     return _logits_grad(ctx, grad_loss * derivative, grad_entropy), *[None] * 13
 
@@ -213,11 +211,12 @@ grpo_rows.register_autograd(_grpo_rows_backward, setup_context=_save_grpo_rows)
 
 def _logits_grad(ctx, grad_logps: Tensor, grad_entropy: Tensor | None) -> Tensor:
     """The gradient of the logits, over the logits themselves where that is allowed."""
-    logits, *row_tensors, numbers = ctx.saved_tensors[:7]
+    logits, *row_tensors, numbers, active = ctx.saved_tensors[:8]
+    inactive = ~active
     arguments = (
         *row_tensors,
-        grad_logps.contiguous(),
-        None if grad_entropy is None else grad_entropy.contiguous(),
+        grad_logps.masked_fill(inactive, 0.0).contiguous(),
+        None if grad_entropy is None else grad_entropy.masked_fill(inactive, 0.0).contiguous(),
         numbers[0],
         ctx.backend,
     )

@@ -8,7 +8,7 @@ import triton
 import triton.language as tl
 
 from .objective import token_objective
-from .row_math import row_pointer, row_stats, write_row_grad
+from .row_math import load_logits, row_pointer, row_stats, store_grad, write_row_grad
 
 # Values that must not start a new compilation: Triton would otherwise specialise integers on being 1 or a multiple
 # of 16, and pointers on their alignment. ALIGNED carries what is known of the logits' rows.
@@ -219,6 +219,5 @@ def scale_rows_kernel(
         row = row_pointer(out_ptr, i, length, stride_b, stride_t, ALIGNED)
         for start in range(0, V, BLOCK):
             columns = start + tl.arange(0, BLOCK)
-            pointers = row + columns if UNIT_STRIDE else row + columns * stride_v
-            values = tl.load(pointers, mask=columns < V).to(tl.float32) * scale
-            tl.store(pointers, values.to(out_ptr.dtype.element_ty), mask=columns < V)
+            values = load_logits(row, columns, stride_v, V, UNIT_STRIDE, "evict_first")
+            store_grad(row, columns, stride_v, values * scale, V, UNIT_STRIDE)

@@ -12,16 +12,16 @@ from ..config import GRPOLossConfig
 from ..torch_rows import RowLoss, RowStats
 from .kernels import grpo_kernel, row_grad_kernel, scale_rows_kernel, token_stats_kernel
 
-# Columns that one program handles at a time, and the share of one warp. 8 columns per thread are one 16-byte load in
-# bf16 and keep the kernels at about 64 registers; 16 warps are 1024 threads where a wavefront is 64 wide.
+# Columns that one program handles at a time, and those of one thread: 8 are one 16-byte load in bf16 and keep the
+# kernels at about 64 registers.
 MAX_BLOCK = 4096
-COLUMNS_PER_WARP = 256
+COLUMNS_PER_THREAD = 8
 
 
-def launch_settings(vocabulary: int) -> tuple[int, int]:
-    """``(BLOCK, num_warps)`` for a vocabulary: powers of two, at most 16 warps."""
+def launch_settings(vocabulary: int, warp_size: int) -> tuple[int, int]:
+    """``(BLOCK, num_warps)`` for a vocabulary on a device of 32 or 64 threads a warp: powers of two, 16 warps at most."""
     block = min(MAX_BLOCK, max(32, 1 << (vocabulary - 1).bit_length()))
-    return block, max(1, block // COLUMNS_PER_WARP)
+    return block, max(1, block // (COLUMNS_PER_THREAD * warp_size))
 
 
 def launch(kernel, rows: int, arguments: tuple, **constants) -> None:
@@ -157,7 +157,7 @@ def _temperature(temperature: float) -> tuple[float, float, float]:
 
 def _constants(*tensors: Tensor) -> dict:
     """Compile-time constants that follow from the vocabulary and the layout of the tensors."""
-    block, num_warps = launch_settings(tensors[0].shape[-1])
+    block, num_warps = launch_settings(tensors[0].shape[-1], 64 if torch.version.hip else 32)
     return {
         "V": tensors[0].shape[-1],
         "BLOCK": block,

@@ -1,0 +1,141 @@
+"""Compile every kernel for every target without a GPU, and print what came out as JSON lines.
+
+Runs as a program of its own, because TRITON_INTERPRET is read when kernels are defined.
+"""
+
+import itertools
+import json
+import pathlib
+import re
+import subprocess
+import tempfile
+
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+from grpo_kernels.kernels import kernels
+from grpo_kernels.kernels.launch import launch_settings
+
+TARGETS = [GPUTarget("cuda", capability, 32) for capability in (80, 86, 89, 90, 100, 120)]
+TARGETS.append(GPUTarget("hip", "gfx942", 64))
+VOCABULARY = 151936
+POINTER_TYPES = {"ids_ptr": "*i64", "active_ptr": "*i1"}
+CUOBJDUMP = pathlib.Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
+
+
+def grpo_constants(**changes):
+    constants = {
+        "OBJECTIVE": "clip",
+        "KL": "k3",
+        "BIAS_CORRECTED": True,
+        "HAS_OLD": True,
+        "HAS_TOKEN_WEIGHTS": True,
+        "HAS_ENTROPY": True,
+        "WRITE_GRAD": True,
+    }
+    return constants | changes
+
+
+def cases():
+    """``(kernel, constants, dtype, vocabulary, target)``: everything on every target; every objective on one."""
+    everything = [
+        (kernels.grpo_kernel, grpo_constants()),
+        (kernels.grpo_kernel, grpo_constants(WRITE_GRAD=False)),
+        (kernels.token_stats_kernel, {}),
+        (kernels.row_grad_kernel, {"HAS_ENTROPY": True}),
+        (kernels.scale_rows_kernel, {}),
+    ]
+    for (kernel, constants), dtype, target in itertools.product(everything, ("bf16", "fp32"), TARGETS):
+        yield kernel, constants, dtype, VOCABULARY, target
+    for kernel, constants in everything:
+        yield kernel, constants, "fp16", VOCABULARY, TARGETS[2]
+    for objective, kl in itertools.product(("clip", "cispo", "sapo"), ("none", "k1", "k2", "k3")):
+        constants = grpo_constants(OBJECTIVE=objective, KL=kl, HAS_TOKEN_WEIGHTS=False, HAS_ENTROPY=False)
+        yield kernels.grpo_kernel, constants, "bf16", VOCABULARY, TARGETS[2]
+    for vocabulary in (17, 1000, 32001, 50257):
+        yield kernels.grpo_kernel, grpo_constants(), "bf16", vocabulary, TARGETS[2]
+
+
+def compile_kernel(kernel, constants, dtype, vocabulary, target):
+    """As ``launch`` would, with contiguous logits."""
+    block, num_warps = launch_settings(vocabulary, target.warp_size)
+    constants = constants | {"V": vocabulary, "BLOCK": block, "UNIT_STRIDE": True}
+    signature = {}
+    for parameter in kernel.params:
+        name = parameter.name
+        if name in constants:
+            signature[name] = "constexpr"
+        elif name in ("logits_ptr", "out_ptr"):
+            signature[name] = f"*{dtype}"
+        elif name.endswith("_ptr"):
+            signature[name] = POINTER_TYPES.get(name, "*fp32")
+        else:
+            signature[name] = parameter.annotation_type
+    source = ASTSource(
+        fn=kernel,
+        signature=signature,
+        constexprs={(kernel.arg_names.index(name),): value for name, value in constants.items()},
+    )
+    return triton.compile(source, target=target, options={"num_warps": num_warps})
+
+
+def describe(kernel, constants, dtype, vocabulary, target):
+    constants = constants | {"ALIGNED": vocabulary * (4 if dtype == "fp32" else 2) % 16 == 0}
+    compiled = compile_kernel(kernel, constants, dtype, vocabulary, target)
+    found = {
+        "kernel": kernel.__name__,
+        "constants": constants,
+        "dtype": dtype,
+        "vocabulary": vocabulary,
+        "target": str(target.arch),
+        "shared": compiled.metadata.shared,
+    }
+    if target.backend == "cuda":
+        return found | cuda_resources(compiled)
+    return found | amd_resources(compiled)
+
+
+def cuda_resources(compiled):
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(compiled.asm["cubin"])
+        file.flush()
+        command = [CUOBJDUMP, "--dump-resource-usage", file.name]
+        usage = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    resources = {key: int(value) for key, value in re.findall(r"(REG|STACK|LOCAL):(\d+)", usage)}
+    # The loads of a row are those with a cache hint; the others are of single numbers.
+    ptx = compiled.asm["ptx"]
+    return {
+        "registers": resources["REG"],
+        "spilled_bytes": resources["STACK"] + resources["LOCAL"],
+        "row_load_bytes": cuda_widths(r"ld\.global\S*evict\S*?", ptx),
+        "store_bytes": cuda_widths(r"st\.global\S*?", ptx),
+    }
+
+
+def cuda_widths(instruction, ptx):
+    found = re.findall(instruction + r"(?:\.v(\d))?\.b(\d+)", ptx)
+    return sorted({int(count or 1) * int(bits) // 8 for count, bits in found})
+
+
+def amd_resources(compiled):
+    assembly = compiled.asm["amdgcn"]
+    numbers = {
+        key: int(value) for key, value in re.findall(r"\.(\w+_count|private_segment_fixed_size): +(\d+)", assembly)
+    }
+    return {
+        "registers": numbers["vgpr_count"],
+        "spilled_bytes": 4 * numbers["vgpr_spill_count"] + numbers["private_segment_fixed_size"],
+        "row_load_bytes": amd_widths("buffer_load", assembly),
+        "store_bytes": amd_widths("(?:buffer|global)_store", assembly),
+    }
+
+
+def amd_widths(instruction, assembly):
+    sizes = {"dwordx4": 16, "dwordx2": 8, "dword": 4, "ushort": 2, "short": 2, "ubyte": 1, "byte": 1}
+    return sorted({sizes[width] for width in re.findall(instruction + r"_([a-z]+(?:x\d)?)\b", assembly)})
+
+
+if __name__ == "__main__":
+    for case in cases():
+        print(json.dumps(describe(*case)), flush=True)
