@@ -119,5 +119,3 @@ def _check_number(name: str, value: object, allowed: str, is_allowed) -> None:
     # Comparisons, unlike math.isfinite, can be traced by torch.compile; NaN fails them.
     if not (-math.inf < value < math.inf and is_allowed(value)):
         raise ValueError(f"{name} is {value!r}; allowed: {allowed}")
-
-

@@ -54,9 +54,9 @@ def grpo_loss(
 ) -> GRPOLossOutput:
     """The GRPO loss (DeepSeekMath, 2402.03300, and the variants of ``GRPOLossConfig``) from logits.
 
-    No tensor of the size of the logits is allocated: backward writes the gradient over the logits. Using the same logits
-    a second time in autograd after that raises its in-place error. Logits that are a leaf, or a view of one, keep their
-    values, and their gradient gets memory of its own.
+    No tensor of the size of the logits is allocated: backward writes the gradient over the logits. Using the same
+    logits a second time in autograd after that raises its in-place error. Logits that are a leaf, or a view
+    of one, keep their values, and their gradient gets memory of its own.
 
     Args:
         logits: [B, T, V], float32, bfloat16, float16 or float64, any strides (``logits[:, -T-1:-1]`` is not copied);
@@ -111,9 +111,7 @@ def grpo_loss(
         )
         ratio, kl, phi = result.ratio, result.kl, result.phi
     elif config.needs_whole_sequence:
-        logps, entropy, *_ = ops.token_stats(
-            logits, ids, active, ops.number_tensor(config.temperature), backend
-        )
+        logps, entropy, *_ = ops.token_stats(logits, ids, active, ops.number_tensor(config.temperature), backend)
         result = per_token_loss(logps, advantages, mask, config, old_logps, ref_logps, token_weights)
         loss = (row_weights(config, mask, num_items_in_batch) * result.loss).sum()
         if config.entropy_coef != 0.0:
@@ -180,9 +178,7 @@ def token_logps(
     if backend == "eager":
         logps, entropy = eager_token_logps(logits, ids, temperature)
     else:
-        logps, entropy, *_ = ops.token_stats(
-            logits, ids.contiguous(), active, ops.number_tensor(temperature), backend
-        )
+        logps, entropy, *_ = ops.token_stats(logits, ids.contiguous(), active, ops.number_tensor(temperature), backend)
     return (logps, entropy) if return_entropy else logps
 
 

@@ -3,7 +3,8 @@
 ``token_stats`` and ``grpo_rows`` leave the logits alone and are differentiable. Their backward writes the gradient over
 the logits and gives that same memory to autograd; PyTorch's version counter then makes any later use of the logits by
 autograd an error. Two cases keep the logits and get memory of their own for the gradient: logits that are, or are a
-view of, a leaf (a parameter would be destroyed), and graphs traced by ``torch.compile``, where the compiler plans memory.
+view of, a leaf (a parameter would be destroyed), and graphs traced by ``torch.compile``, where the compiler plans
+memory.
 
 ``grpo_rows_`` computes the gradient in the forward pass, over the logits.
 """
@@ -19,8 +20,8 @@ from . import torch_rows
 from .config import GRPOLossConfig
 from .torch_rows import RowLoss, RowStats, compute_dtype
 
-# Numbers that may change from step to step travel in a float64 tensor on the CPU: as Python floats they would be constants
-# of a compiled graph, and every new value would compile it again.
+# Numbers that may change from step to step travel in a float64 tensor on the CPU: as Python floats they would be
+# constants of a compiled graph, and every new value would compile it again.
 _STATS_SCHEMA = (
     "(Tensor logits, Tensor ids, Tensor active, Tensor temperature, str backend)"
     " -> (Tensor logps, Tensor entropy, Tensor peak, Tensor total, Tensor miss)"
@@ -62,9 +63,7 @@ def row_options(config: GRPOLossConfig, backend: str) -> tuple:
     return numbers, backend, objective, config.kl_estimator, config.use_bias_correction_kl
 
 
-def _row_config(
-    numbers: Tensor, loss_type: str, kl_estimator: str, use_bias_correction_kl: bool
-) -> GRPOLossConfig:
+def _row_config(numbers: Tensor, loss_type: str, kl_estimator: str, use_bias_correction_kl: bool) -> GRPOLossConfig:
     """The inverse of ``row_options``."""
     temperature, beta, epsilon, epsilon_high, delta, tau_pos, tau_neg = numbers.tolist()
     return GRPOLossConfig(
@@ -111,10 +110,10 @@ def _run_grpo_rows(
     logits, ids, active, advantages, old, ref, token_weights, weights, entropy_weights, numbers, backend, *options,
     overwrite_logits,
 ):  # fmt: skip
+    config = _row_config(numbers, *options)
     stats, row_loss = _implementation(backend).grpo_rows(
-        logits, ids, active, advantages, old, ref, token_weights, weights, entropy_weights, _row_config(numbers, *options),
-        overwrite_logits,
-    )  # fmt: skip
+        logits, ids, active, advantages, old, ref, token_weights, weights, entropy_weights, config, overwrite_logits
+    )
     return (*row_loss, *stats)
 
 

@@ -19,7 +19,7 @@ COLUMNS_PER_THREAD = 8
 
 
 def launch_settings(vocabulary: int, warp_size: int) -> tuple[int, int]:
-    """``(BLOCK, num_warps)`` for a vocabulary on a device of 32 or 64 threads a warp: powers of two, 16 warps at most."""
+    """``(BLOCK, num_warps)`` for a vocabulary, with 32 or 64 threads a warp: powers of two, 16 warps at most."""
     block = min(MAX_BLOCK, max(32, 1 << (vocabulary - 1).bit_length()))
     return block, max(1, block // (COLUMNS_PER_THREAD * warp_size))
 
@@ -143,7 +143,7 @@ def _empty_stats(ids: Tensor) -> RowStats:
     return RowStats(*(torch.empty(ids.shape, dtype=torch.float32, device=ids.device) for _ in RowStats._fields))
 
 
-def _layout(logits: Tensor) -> tuple[int, int, int, int]:
+def _layout(logits: Tensor) -> tuple[int, ...]:
     """Length T and the three strides, in elements."""
     return logits.shape[1], *logits.stride()
 
@@ -168,6 +168,7 @@ def _constants(*tensors: Tensor) -> dict:
 
 
 def _has_aligned_rows(tensor: Tensor) -> bool:
-    return all(
-        address * tensor.element_size() % 16 == 0 for address in tensor.stride()[:2]
-    ) and tensor.data_ptr() % 16 == 0
+    return (
+        all(address * tensor.element_size() % 16 == 0 for address in tensor.stride()[:2])
+        and tensor.data_ptr() % 16 == 0
+    )

@@ -182,7 +182,10 @@ def test_a_run_compiles_each_kernel_once(monkeypatch):
     for step in range(20):
         batch = make_batch(1 + step % 3, 1 + step, 33, seed=step, dtype=torch.float32).to(KERNEL_DEVICE)
         options = GRPOLossConfig(
-            temperature=0.5 + step / 20, epsilon=0.1 + step / 100, beta=0.01 + step / 1000, entropy_coef=0.01 * (1 + step)
+            temperature=0.5 + step / 20,
+            epsilon=0.1 + step / 100,
+            beta=0.01 + step / 1000,
+            entropy_coef=0.01 * (1 + step),
         )
         for overwrite in (False, True):
             logits = batch.logits.clone().requires_grad_() * 1

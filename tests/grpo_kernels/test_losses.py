@@ -91,7 +91,13 @@ def test_the_gradient_is_the_logits_memory(backend, overwrite):
     logits.register_hook(lambda grad: seen.append(grad.data_ptr()))
     options = config(beta=0.1)
     grpo_loss(
-        logits, batch.ids, batch.advantages, **batch.options, overwrite_logits=overwrite, backend=backend, config=options
+        logits,
+        batch.ids,
+        batch.advantages,
+        **batch.options,
+        overwrite_logits=overwrite,
+        backend=backend,
+        config=options,
     ).loss.backward()
     assert seen == [logits.data_ptr()]
 
@@ -256,7 +262,7 @@ def test_an_impossible_target_is_reported_and_stays_in_its_row(backend, with_old
     others[0, 0] = False
     assert output.logps.cpu()[others].isfinite().all()
     healthy = batch.but(logits=make_batch(dtype=torch.float32).logits)
-    expected, expected_grad = run(healthy, backend, config(entropy_coef=0.1), overwrite_logits=overwrite)
+    _, expected_grad = run(healthy, backend, config(entropy_coef=0.1), overwrite_logits=overwrite)
     assert torch.equal(grad[others], expected_grad[others])
 
 

@@ -40,9 +40,7 @@ def test_derivative_is_that_of_the_loss(loss_type, delta, old, corrected, estima
     mask = torch.ones_like(logps)
     result = per_token_loss(logps, advantages, mask, options, old_logps, ref_logps, token_weights)
     (expected,) = torch.autograd.grad(result.loss.sum(), logps)
-    actual = per_token_derivative(
-        logps.detach(), result.ratio.detach(), advantages, options, ref_logps, token_weights
-    )
+    actual = per_token_derivative(logps.detach(), result.ratio.detach(), advantages, options, ref_logps, token_weights)
     torch.testing.assert_close(actual, expected, rtol=1e-12, atol=1e-12)
 
 

@@ -13,7 +13,17 @@ def operator_arguments(backend, options=GRPOLossConfig(beta=0.1)):  # noqa: B008
     batch = make_batch(dtype=torch.float32).to(device_of(backend))
     rows = torch.rand(5, 3, 5, device=batch.logits.device).unbind()
     active = batch.options["completion_mask"]
-    return (batch.logits, batch.ids, active, *rows[:2], rows[2], None, rows[3], rows[4], *ops.row_options(options, backend))
+    return (
+        batch.logits,
+        batch.ids,
+        active,
+        *rows[:2],
+        rows[2],
+        None,
+        rows[3],
+        rows[4],
+        *ops.row_options(options, backend),
+    )
 
 
 @pytest.mark.parametrize("backend", FUSED)
@@ -33,7 +43,13 @@ def test_opcheck(backend):
 def head_loss(hidden, weight, batch, options, overwrite=False, backend="torch"):
     logits = hidden @ weight
     return grpo_loss(
-        logits, batch.ids, batch.advantages, **batch.options, overwrite_logits=overwrite, backend=backend, config=options
+        logits,
+        batch.ids,
+        batch.advantages,
+        **batch.options,
+        overwrite_logits=overwrite,
+        backend=backend,
+        config=options,
     ).loss
 
 

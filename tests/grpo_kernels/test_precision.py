@@ -47,8 +47,8 @@ def test_no_larger_error_than_eager(backend, vocabulary, dtype, layout):
     eager = values(batch, "eager", temperature)
     fused = values(batch.but(logits=as_view(batch.logits, layout)), backend, temperature)
     for key, truth in exact.items():
-        # Where both are at the rounding of the result itself, luck decides: two units in the last place are allowed. The
-        # loss, one sum of terms A * exp(logp - old), is rounded by as much as its largest logp is.
+        # Where both are at the rounding of the result itself, luck decides: two units in the last place are allowed.
+        # The loss, one sum of terms A * exp(logp - old), is rounded by as much as its largest logp is.
         size = batch.advantages.abs().max() * exact["logps"].abs().max() if key == "loss" else truth.abs().max()
         rounding = 2 * torch.finfo(dtype if key == "grad" else torch.float32).eps * size
         error, allowed = ((found[key] - truth).abs().max() for found in (fused, eager))
