@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -12,7 +13,7 @@ from .backend import choose_backend
 from .checks import check_logits_and_ids, check_loss_arguments, check_temperature, check_values
 from .config import GRPOLossConfig
 from .metrics import loss_metrics
-from .objective import entropy_weights, per_token_loss, row_weights
+from .objective import TokenLoss, entropy_weights, per_token_loss, row_weights, total_loss
 from .reference import eager_grpo_loss, eager_token_logps
 from .torch_rows import compute_dtype
 
@@ -83,65 +84,21 @@ def grpo_loss(
         logits, advantages, completion_mask, old_logps, ref_logps, token_weights, num_items_in_batch, config
     )
     backend = choose_backend(backend, logits)
-    batch, length = completion_ids.shape
-    dtype = compute_dtype(logits)
-    active = (
-        torch.ones_like(completion_ids, dtype=torch.bool) if completion_mask is None else completion_mask.detach() != 0
-    )
+    active = torch.ones_like(completion_ids, dtype=torch.bool) if completion_mask is None else completion_mask != 0
     check_values(completion_ids, "completion_ids", logits.shape[-1], active, advantages)
-
-    def per_token(values: Tensor | None) -> Tensor | None:
-        """[B, T], contiguous, in the compute dtype, 0 where inactive: what is there may be anything, NaN too."""
-        if values is None:
-            return None
-        return values.detach().to(dtype).expand(batch, length).masked_fill(~active, 0.0)
-
-    ids = completion_ids.to(torch.int64).masked_fill(~active, 0)
-    advantages = advantages.detach().to(dtype)
-    advantages = advantages.unsqueeze(-1) if advantages.dim() == 1 else advantages
-    old_logps, ref_logps = per_token(old_logps), per_token(ref_logps)
-    if token_weights is not None:
-        token_weights = token_weights.detach().to(dtype)
-    mask = active.to(dtype)
-
-    phi = None
+    tokens = _tokens(completion_ids, active, advantages, old_logps, ref_logps, token_weights, compute_dtype(logits))
     if backend == "eager":
         loss, logps, entropy, result = eager_grpo_loss(
-            logits, ids, advantages, mask, config, old_logps, ref_logps, token_weights, num_items_in_batch
-        )
-        ratio, kl, phi = result.ratio, result.kl, result.phi
+            logits, tokens.ids, tokens.advantages, tokens.mask, config,
+            tokens.old_logps, tokens.ref_logps, tokens.token_weights, num_items_in_batch,
+        )  # fmt: skip
     elif config.needs_whole_sequence:
-        logps, entropy, *_ = ops.token_stats(logits, ids, active, ops.number_tensor(config.temperature), backend)
-        result = per_token_loss(logps, advantages, mask, config, old_logps, ref_logps, token_weights)
-        loss = (row_weights(config, mask, num_items_in_batch) * result.loss).sum()
-        if config.entropy_coef != 0.0:
-            loss = loss - (entropy_weights(config, mask) * entropy).sum()
-        ratio, kl, phi = result.ratio, result.kl, result.phi
+        loss, logps, entropy, result = _in_two_launches(logits, tokens, num_items_in_batch, config, backend)
     else:
-        rows = _fused_rows if not _overwrites(logits, overwrite_logits) else _OverwritingRows.apply
-        row_losses, kl, ratio, logps, entropy = rows(
-            logits,
-            ids,
-            active,
-            per_token(advantages),
-            old_logps,
-            ref_logps,
-            per_token(token_weights),
-            row_weights(config, mask, num_items_in_batch),
-            entropy_weights(config, mask) if config.entropy_coef != 0.0 else None,
-            *ops.row_options(config, backend),
+        loss, logps, entropy, result = _in_one_launch(
+            logits, tokens, num_items_in_batch, config, backend, overwrite_logits
         )
-        loss = row_losses.sum()
-
-    inactive = ~active
-    logps = logps.detach().masked_fill(inactive, 0.0)
-    entropy = entropy.detach().masked_fill(inactive, 0.0)
-    ratio = ratio.detach()
-    if ratio.shape == inactive.shape:
-        ratio = ratio.masked_fill(inactive, 1.0)
-    kl = None if kl is None or ref_logps is None else kl.detach().masked_fill(inactive, 0.0)
-    metrics = loss_metrics(loss.detach(), ratio, entropy, kl, phi, advantages, mask, config)
-    return GRPOLossOutput(loss, logps, entropy, kl, ratio, metrics)
+    return _output(loss, logps, entropy, result, tokens, config)
 
 
 def token_logps(
@@ -182,9 +139,108 @@ def token_logps(
     return (logps, entropy) if return_entropy else logps
 
 
-def _overwrites(logits: Tensor, overwrite_logits: bool) -> bool:
-    """A traced graph keeps its tensors: there the compiler decides what is overwritten."""
-    return overwrite_logits and not torch.compiler.is_compiling()
+class _Tokens(NamedTuple):
+    """What the loss knows of the tokens besides their logits, checked, detached and in the compute dtype.
+
+    [B, T], but advantages and token weights may be [B, 1]. At inactive tokens ids, old and reference log-probabilities
+    are 0, whatever the caller's padding held.
+    """
+
+    ids: Tensor
+    active: Tensor
+    mask: Tensor
+    advantages: Tensor
+    old_logps: Tensor | None
+    ref_logps: Tensor | None
+    token_weights: Tensor | None
+
+
+def _tokens(
+    ids: Tensor,
+    active: Tensor,
+    advantages: Tensor,
+    old_logps: Tensor | None,
+    ref_logps: Tensor | None,
+    token_weights: Tensor | None,
+    dtype: torch.dtype,
+) -> _Tokens:
+    inactive = ~active
+
+    def number(values: Tensor | None) -> Tensor | None:
+        return None if values is None else values.detach().to(dtype)
+
+    def per_token(values: Tensor | None) -> Tensor | None:
+        return None if values is None else values.detach().to(dtype).masked_fill(inactive, 0.0)
+
+    advantages = advantages.unsqueeze(-1) if advantages.dim() == 1 else advantages
+    return _Tokens(
+        ids.to(torch.int64).masked_fill(inactive, 0),
+        active,
+        active.to(dtype),
+        advantages.detach().to(dtype),
+        per_token(old_logps),
+        per_token(ref_logps),
+        number(token_weights),
+    )
+
+
+def _in_two_launches(
+    logits: Tensor, tokens: _Tokens, num_items_in_batch: Tensor | float | None, config: GRPOLossConfig, backend: str
+) -> tuple[Tensor, Tensor, Tensor, TokenLoss]:
+    """For objectives that need the whole sequence: fused log-probabilities, and autograd over [B, T] tensors."""
+    logps, entropy, *_ = ops.token_stats(
+        logits, tokens.ids.contiguous(), tokens.active.contiguous(), ops.number_tensor(config.temperature), backend
+    )
+    result = per_token_loss(
+        logps, tokens.advantages, tokens.mask, config, tokens.old_logps, tokens.ref_logps, tokens.token_weights
+    )
+    return total_loss(result.loss, entropy, tokens.mask, config, num_items_in_batch), logps, entropy, result
+
+
+def _in_one_launch(
+    logits: Tensor,
+    tokens: _Tokens,
+    num_items_in_batch: Tensor | float | None,
+    config: GRPOLossConfig,
+    backend: str,
+    overwrite_logits: bool,
+) -> tuple[Tensor, Tensor, Tensor, TokenLoss]:
+    """For token-level objectives: one kernel does everything."""
+
+    def row_values(values: Tensor | None) -> Tensor | None:
+        return None if values is None else values.expand_as(tokens.ids).contiguous()
+
+    # A traced graph keeps its tensors: there the compiler decides what is overwritten.
+    overwrite = overwrite_logits and not torch.compiler.is_compiling()
+    losses, kl, ratio, logps, entropy = (_OverwritingRows.apply if overwrite else _fused_rows)(
+        logits,
+        tokens.ids.contiguous(),
+        tokens.active.contiguous(),
+        row_values(tokens.advantages),
+        row_values(tokens.old_logps),
+        row_values(tokens.ref_logps),
+        row_values(tokens.token_weights),
+        row_weights(config, tokens.mask, num_items_in_batch).contiguous(),
+        entropy_weights(config, tokens.mask).contiguous() if config.entropy_coef != 0.0 else None,
+        *ops.row_options(config, backend),
+    )
+    return losses.sum(), logps, entropy, TokenLoss(losses, ratio, None if tokens.ref_logps is None else kl, None)
+
+
+def _output(
+    loss: Tensor, logps: Tensor, entropy: Tensor, result: TokenLoss, tokens: _Tokens, config: GRPOLossConfig
+) -> GRPOLossOutput:
+    """Detached per-token values, with defaults at inactive tokens, and metrics."""
+    inactive = ~tokens.active
+
+    def detached(values: Tensor, default: float = 0.0) -> Tensor:
+        values = values.detach()
+        return values.masked_fill(inactive, default) if values.shape == inactive.shape else values
+
+    ratio, entropy = detached(result.ratio, 1.0), detached(entropy)
+    kl = None if result.kl is None else detached(result.kl)
+    metrics = loss_metrics(loss.detach(), ratio, entropy, kl, result.phi, tokens.advantages, tokens.mask, config)
+    return GRPOLossOutput(loss, detached(logps), entropy, kl, ratio, metrics)
 
 
 def _fused_rows(*arguments):

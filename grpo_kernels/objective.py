@@ -55,6 +55,21 @@ def entropy_weights(config: GRPOLossConfig, mask: Tensor) -> Tensor:
     return mask * (config.entropy_coef / mask.sum().clamp(min=1.0))
 
 
+def total_loss(
+    losses: Tensor,
+    entropy: Tensor,
+    mask: Tensor,
+    config: GRPOLossConfig,
+    num_items_in_batch: Tensor | float | None,
+) -> Tensor:
+    """``sum_i w_i l_i - sum_i e_i H_i`` of [B, T] losses and entropies: 0-d."""
+    # Filling rather than multiplying keeps an infinite loss at a masked token out of the sum.
+    loss = (row_weights(config, mask, num_items_in_batch) * losses).masked_fill(mask == 0, 0.0).sum()
+    if config.entropy_coef != 0.0:
+        loss = loss - (entropy_weights(config, mask) * entropy).masked_fill(mask == 0, 0.0).sum()
+    return loss
+
+
 def log_ratio(logps: Tensor, old_logps: Tensor | None) -> Tensor:
     """``logp - old``. Without old log-probabilities it is 0 in value and carries the gradient of ``logps``.
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from .config import GRPOLossConfig
-from .objective import TokenLoss, entropy_weights, per_token_loss, row_weights
+from .objective import TokenLoss, per_token_loss, total_loss
 
 
 def eager_token_logps(logits: Tensor, ids: Tensor, temperature: float = 1.0) -> tuple[Tensor, Tensor]:
@@ -44,9 +44,5 @@ def eager_grpo_loss(
     """
     logps, entropy = eager_token_logps(logits, ids, config.temperature)
     token_loss = per_token_loss(logps, advantages, mask, config, old_logps, ref_logps, token_weights)
-    weights = row_weights(config, mask, num_items_in_batch)
-    # Filling rather than multiplying keeps an infinite loss at a masked token out of the sum.
-    loss = (weights * token_loss.loss).masked_fill(mask == 0, 0.0).sum()
-    if config.entropy_coef != 0.0:
-        loss = loss - (entropy_weights(config, mask) * entropy).masked_fill(mask == 0, 0.0).sum()
+    loss = total_loss(token_loss.loss, entropy, mask, config, num_items_in_batch)
     return loss, logps, entropy, token_loss
