@@ -55,14 +55,11 @@ def token_stats(logits: Tensor, ids: Tensor, active: Tensor, temperature: float)
         logits: [B, T, V], any floating dtype, any strides.
         ids: [B, T], int64; active: [B, T], bool.
     """
-    dtype = compute_dtype(logits)
-    stats = RowStats(*(torch.zeros(ids.shape, dtype=dtype, device=ids.device) for _ in RowStats._fields))
+    stats = _empty(RowStats, ids.shape, logits)
     for rows in _blocks(active, logits.shape[-1]):
-        targets = ids.flatten()[rows].unsqueeze(-1)
         shifted, peak = _shifted_rows(logits, rows, temperature)
-        block = _block_stats(shifted, targets, peak.squeeze(-1))
-        for field, values in zip(stats, block, strict=True):
-            field.view(-1)[rows] = values
+        block, _ = _block_stats(shifted, _column(ids, rows), peak)
+        _store(stats, rows, block)
     return stats
 
 
@@ -86,37 +83,71 @@ def grpo_rows(
         weights, entropy_weights: [B, T], the w_i and e_i of ``objective``; the others as ``per_token_loss`` takes them,
             all [B, T].
     """
-    stats = token_stats(logits, ids, active, config.temperature)
-    token_loss = per_token_loss(
-        stats.logps, advantages, active.to(weights.dtype), config, old_logps, ref_logps, token_weights
+    vectors = (advantages, old_logps, ref_logps, token_weights, weights, entropy_weights)
+    if not overwrite_logits:
+        stats = token_stats(logits, ids, active, config.temperature)
+        row_loss = _objective(stats, *vectors, config)
+        defaults = RowLoss(0.0, 0.0, 0.0, 1.0)
+        return stats, RowLoss(*(v.masked_fill(~active, d) for v, d in zip(row_loss, defaults, strict=True)))
+
+    stats, row_loss = _empty(RowStats, ids.shape, logits), _empty(RowLoss, ids.shape, logits)
+    row_loss.ratio.fill_(1.0)
+    for rows in _blocks(active, logits.shape[-1]):
+        values = _take(logits, rows).to(compute_dtype(logits))
+        block = fused_rows_(
+            values, ids.flatten()[rows], *(None if v is None else v.flatten()[rows] for v in vectors), config
+        )
+        _put(logits, rows, values)
+        _store(stats, rows, block[0])
+        _store(row_loss, rows, block[1])
+    _zero(logits, ~active)
+    return stats, row_loss
+
+
+def fused_rows_(
+    values: Tensor,
+    ids: Tensor,
+    advantages: Tensor,
+    old_logps: Tensor | None,
+    ref_logps: Tensor | None,
+    token_weights: Tensor | None,
+    weights: Tensor,
+    entropy_weights: Tensor | None,
+    config: GRPOLossConfig,
+) -> tuple[RowStats, RowLoss]:
+    """``grpo_rows`` of a block of logits [n, V] in the compute dtype, which becomes its gradient; vectors are [n]."""
+    peak = _shift_(values, config.temperature)
+    targets = ids.unsqueeze(-1)
+    stats, exps = _block_stats(values, targets, peak)
+    row_loss = _objective(stats, advantages, old_logps, ref_logps, token_weights, weights, entropy_weights, config)
+    grad_entropy = None if entropy_weights is None else -entropy_weights.unsqueeze(-1)
+    columns = (stats.total, stats.miss, stats.entropy, row_loss.derivative)
+    _block_grad(
+        exps, values, targets, *(c.unsqueeze(-1) for c in columns), grad_entropy, config.temperature, out=values
     )
-    derivative = per_token_derivative(stats.logps, token_loss.ratio, advantages, config, ref_logps, token_weights)
-    loss = weights * token_loss.loss
+    return stats, row_loss
+
+
+def _objective(
+    stats: RowStats,
+    advantages: Tensor,
+    old_logps: Tensor | None,
+    ref_logps: Tensor | None,
+    token_weights: Tensor | None,
+    weights: Tensor,
+    entropy_weights: Tensor | None,
+    config: GRPOLossConfig,
+) -> RowLoss:
+    """Loss, derivative, KL and ratio from the statistics; all of one shape."""
+    result = per_token_loss(
+        stats.logps, advantages, torch.ones_like(weights), config, old_logps, ref_logps, token_weights
+    )
+    derivative = per_token_derivative(stats.logps, result.ratio, advantages, config, ref_logps, token_weights)
+    loss = weights * result.loss
     if entropy_weights is not None:
         loss = loss - entropy_weights * stats.entropy
-    kl = torch.zeros_like(loss) if token_loss.kl is None else token_loss.kl
-    inactive = ~active
-    row_loss = RowLoss(
-        loss.masked_fill(inactive, 0.0),
-        (weights * derivative).masked_fill(inactive, 0.0),
-        kl.masked_fill(inactive, 0.0),
-        token_loss.ratio.masked_fill(inactive, 1.0),
-    )
-    if overwrite_logits:
-        grad_entropy = None if entropy_weights is None else -entropy_weights
-        row_grad(
-            logits,
-            ids,
-            stats.peak,
-            stats.total,
-            stats.miss,
-            stats.entropy,
-            row_loss.derivative,
-            grad_entropy,
-            config.temperature,
-            out=logits,
-        )
-    return stats, row_loss
+    kl = torch.zeros_like(loss) if result.kl is None else result.kl
+    return RowLoss(loss, weights * derivative, kl, result.ratio)
 
 
 def row_grad(
@@ -139,22 +170,14 @@ def row_grad(
     needed = grad_logps != 0
     if grad_entropy is not None:
         needed = needed | (grad_entropy != 0)
-
-    def of_rows(values: Tensor, rows: Tensor) -> Tensor:
-        return values.flatten()[rows].unsqueeze(-1)
-
     for rows in _blocks(needed, logits.shape[-1]):
-        shifted, _ = _shifted_rows(logits, rows, temperature, of_rows(peak, rows))
-        row_total = of_rows(total, rows)
-        row_grad_logp = of_rows(grad_logps, rows)
-        probs = shifted.exp().div_(row_total)
-        grad = probs * -row_grad_logp
-        grad.scatter_(-1, of_rows(ids, rows), row_grad_logp * of_rows(miss, rows))
-        if grad_entropy is not None:
-            surprise = shifted.add_(of_rows(entropy, rows) - row_total.log()).masked_fill_(probs == 0, 0.0)
-            grad.sub_(probs.mul_(surprise).mul_(of_rows(grad_entropy, rows)))
-        _put(out, rows, grad.mul_(1.0 / temperature))
-    _zero(out, (~needed).flatten().nonzero().squeeze(-1))
+        shifted, _ = _shifted_rows(logits, rows, temperature, _column(peak, rows))
+        grad = shifted.exp()
+        columns = (_column(values, rows) for values in (total, miss, entropy, grad_logps))
+        grad_h = None if grad_entropy is None else _column(grad_entropy, rows)
+        _block_grad(grad, shifted, _column(ids, rows), *columns, grad_h, temperature, out=grad)
+        _put(out, rows, grad)
+    _zero(out, ~needed)
 
 
 def scale_rows(grad: Tensor, scale: Tensor) -> None:
@@ -169,22 +192,45 @@ def _blocks(wanted: Tensor, vocabulary: int) -> Iterator[Tensor]:
     yield from (rows.split(max(1, BLOCK_ELEMENTS // vocabulary)) if rows.numel() else ())
 
 
+def _column(values: Tensor, rows: Tensor) -> Tensor:
+    """The values of the rows, [n, 1]."""
+    return values.flatten()[rows].unsqueeze(-1)
+
+
+def _empty(kind, shape: torch.Size, logits: Tensor):
+    """A ``RowStats`` or ``RowLoss`` of zeros."""
+    return kind(*(torch.zeros(shape, dtype=compute_dtype(logits), device=logits.device) for _ in kind._fields))
+
+
+def _store(fields: tuple[Tensor, ...], rows: Tensor, block: tuple[Tensor, ...]) -> None:
+    for field, values in zip(fields, block, strict=True):
+        field.view(-1)[rows] = values
+
+
 def _shifted_rows(
     logits: Tensor, rows: Tensor, temperature: float, peak: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """``(x - max x) / T`` of the rows, [n, V], a fresh tensor in the compute dtype, and ``max x``, [n, 1]."""
+    """``(x - peak) / T`` of the rows, [n, V], a fresh tensor in the compute dtype, and the peak, [n, 1]."""
     values = _take(logits, rows).to(compute_dtype(logits))
+    return values, _shift_(values, temperature, peak)
+
+
+def _shift_(values: Tensor, temperature: float, peak: Tensor | None = None) -> Tensor:
+    """Turn logits [n, V] into ``(x - peak) / T`` in place; returns the peak, [n, 1]."""
     if peak is None:
         peak = values.amax(-1, keepdim=True)
         peak = peak.masked_fill(peak == -math.inf, 0.0)
     values.sub_(peak)
     if temperature != 1.0:
         values.div_(temperature)
-    return values, peak
+    return peak
 
 
-def _block_stats(shifted: Tensor, targets: Tensor, peak: Tensor) -> RowStats:
-    """Statistics of a block of shifted logits [n, V] with targets [n, 1]: [n] each."""
+def _block_stats(shifted: Tensor, targets: Tensor, peak: Tensor) -> tuple[RowStats, Tensor]:
+    """Statistics, [n] each, of shifted logits [n, V] with targets and peaks [n, 1].
+
+    Also returns the exponentials [n, V], with 0 at the target.
+    """
     exps = shifted.exp()
     weighted = torch.linalg.vecdot(exps, shifted)
     if not bool(torch.isfinite(weighted).all()):
@@ -197,13 +243,42 @@ def _block_stats(shifted: Tensor, targets: Tensor, peak: Tensor) -> RowStats:
     empty = total == 0
     total = total.masked_fill(empty, 1.0)
     log_total = torch.where(target == 0, torch.log1p(rest), torch.log(total))
-    return RowStats(
+    stats = RowStats(
         logps=(target - log_total).masked_fill(impossible, -math.inf),
         entropy=(log_total - weighted / total).masked_fill(empty, 0.0),
-        peak=peak,
+        peak=peak.squeeze(-1),
         total=total,
         miss=(rest / total).masked_fill(impossible, 0.0),
     )
+    return stats, exps
+
+
+def _block_grad(
+    exps: Tensor,
+    shifted: Tensor,
+    targets: Tensor,
+    total: Tensor,
+    miss: Tensor,
+    entropy: Tensor,
+    grad_logps: Tensor,
+    grad_entropy: Tensor | None,
+    temperature: float,
+    out: Tensor,
+) -> None:
+    """The gradient of a block [n, V] into ``out``, from exponentials and shifted logits, which it uses up.
+
+    The other arguments are [n, 1]. ``exps`` may hold anything at the target.
+    """
+    if grad_entropy is None:
+        torch.mul(exps, grad_logps / (-temperature * total), out=out)
+        at_target = grad_logps * miss / temperature
+    else:
+        target_prob = shifted.gather(-1, targets).exp() / total
+        # h (log p_j + H), 0 where p_j is 0
+        pull = shifted.add_(entropy - total.log()).masked_fill_(shifted == -math.inf, 0.0).mul_(grad_entropy)
+        at_target = (grad_logps * miss - target_prob * pull.gather(-1, targets)) / temperature
+        torch.mul(exps, pull.add_(grad_logps).div_(-temperature * total), out=out)
+    out.scatter_(-1, targets, at_target)
 
 
 def _take(logits: Tensor, rows: Tensor) -> Tensor:
@@ -222,7 +297,8 @@ def _put(out: Tensor, rows: Tensor, values: Tensor) -> None:
         out[rows // length, rows % length] = values
 
 
-def _zero(out: Tensor, rows: Tensor) -> None:
+def _zero(out: Tensor, unwanted: Tensor) -> None:
+    rows = unwanted.flatten().nonzero().squeeze(-1)
     if not rows.numel():
         return
     if out.is_contiguous():
