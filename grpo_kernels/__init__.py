@@ -1,6 +1,7 @@
 """A fused, exact, memory-bounded GRPO loss for PyTorch."""
 
 from .config import GRPOLossConfig
+from .linear_losses import linear_grpo_loss, linear_token_logps
 from .losses import GRPOLossOutput, grpo_loss, token_logps
 from .token_weights import off_policy_sequence_mask, top_entropy_mask
 
@@ -8,6 +9,8 @@ __all__ = [
     "GRPOLossConfig",
     "GRPOLossOutput",
     "grpo_loss",
+    "linear_grpo_loss",
+    "linear_token_logps",
     "off_policy_sequence_mask",
     "token_logps",
     "top_entropy_mask",

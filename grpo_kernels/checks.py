@@ -14,13 +14,15 @@ LOGITS_DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 ID_DTYPES = (torch.int64, torch.int32)
 
 
-def check_logits_and_ids(logits: Tensor, ids: Tensor, ids_name: str) -> None:
-    """Shapes, dtypes and devices of [B, T, V] logits and [B, T] ids."""
-    _check_tensor("logits", logits, LOGITS_DTYPES)
+def check_logits_and_ids(
+    logits: Tensor, ids: Tensor, ids_name: str, name: str = "logits", shape: str = "[B, T, V]"
+) -> None:
+    """Shapes, dtypes and devices of [B, T, V] logits, or [B, T, D] hidden states, and [B, T] ids."""
+    _check_tensor(name, logits, LOGITS_DTYPES)
     if logits.dim() != 3 or logits.shape[-1] == 0:
-        raise ValueError(f"logits have shape {_shape(logits)}; allowed: [B, T, V] with V >= 1")
+        raise ValueError(f"{name} has shape {_shape(logits)}; allowed: {shape} with {shape[-2]} >= 1")
     _check_tensor(ids_name, ids, ID_DTYPES)
-    _check_shape(ids_name, ids, [logits.shape[:2]], "[B, T] of the logits")
+    _check_shape(ids_name, ids, [logits.shape[:2]], f"[B, T] of {name}")
     _check_device(ids_name, ids, logits)
 
 
@@ -83,6 +85,37 @@ def check_values(ids: Tensor, ids_name: str, vocabulary: int, active: Tensor, ad
         assert advantages is not None
         bad = advantages[~torch.isfinite(advantages)].flatten()[0].item()
         raise ValueError(f"advantages holds {bad}; allowed: finite numbers")
+
+
+def check_head(
+    hidden: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    softcap: float | None,
+    logit_scale: float,
+    chunk_bytes: int | None,
+) -> None:
+    """Shapes, dtypes and devices of an lm_head, and its options."""
+    _check_tensor("hidden", hidden, LOGITS_DTYPES)
+    _check_tensor("weight", weight, (hidden.dtype,))
+    if weight.dim() != 2 or weight.shape[0] == 0 or weight.shape[1] != hidden.shape[-1]:
+        raise ValueError(f"weight has shape {_shape(weight)}; allowed: [V, D], here [V >= 1, {hidden.shape[-1]}]")
+    _check_device("weight", weight, hidden)
+    if bias is not None:
+        _check_tensor("bias", bias, LOGITS_DTYPES)
+        _check_shape("bias", bias, [weight.shape[:1]], "[V] of the weight")
+        _check_device("bias", bias, hidden)
+    for name, value in (("softcap", softcap), ("logit_scale", logit_scale)):
+        if value is None and name == "softcap":
+            continue
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            raise TypeError(f"{name} is {value!r} ({type(value).__name__}); allowed: a number > 0")
+        if not 0 < value < math.inf:
+            raise ValueError(f"{name} is {value!r}; allowed: a finite number > 0")
+    if chunk_bytes is not None and (isinstance(chunk_bytes, bool) or not isinstance(chunk_bytes, int)):
+        raise TypeError(f"chunk_bytes is {chunk_bytes!r} ({type(chunk_bytes).__name__}); allowed: a whole number >= 1")
+    if chunk_bytes is not None and chunk_bytes < 1:
+        raise ValueError(f"chunk_bytes is {chunk_bytes!r}; allowed: a whole number >= 1, or None")
 
 
 def check_temperature(temperature: float) -> None:

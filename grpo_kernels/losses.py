@@ -86,7 +86,9 @@ def grpo_loss(
     backend = choose_backend(backend, logits)
     active = torch.ones_like(completion_ids, dtype=torch.bool) if completion_mask is None else completion_mask != 0
     check_values(completion_ids, "completion_ids", logits.shape[-1], active, advantages)
-    tokens = _tokens(completion_ids, active, advantages, old_logps, ref_logps, token_weights, compute_dtype(logits))
+    tokens = prepare_tokens(
+        completion_ids, active, advantages, old_logps, ref_logps, token_weights, compute_dtype(logits)
+    )
     if backend == "eager":
         loss, logps, entropy, result = eager_grpo_loss(
             logits, tokens.ids, tokens.advantages, tokens.mask, config,
@@ -98,7 +100,7 @@ def grpo_loss(
         loss, logps, entropy, result = _in_one_launch(
             logits, tokens, num_items_in_batch, config, backend, overwrite_logits
         )
-    return _output(loss, logps, entropy, result, tokens, config)
+    return loss_output(loss, logps, entropy, result, tokens, config)
 
 
 def token_logps(
@@ -139,7 +141,7 @@ def token_logps(
     return (logps, entropy) if return_entropy else logps
 
 
-class _Tokens(NamedTuple):
+class Tokens(NamedTuple):
     """What the loss knows of the tokens besides their logits, checked, detached and in the compute dtype.
 
     [B, T], but advantages and token weights may be [B, 1]. At inactive tokens ids, old and reference log-probabilities
@@ -155,7 +157,7 @@ class _Tokens(NamedTuple):
     token_weights: Tensor | None
 
 
-def _tokens(
+def prepare_tokens(
     ids: Tensor,
     active: Tensor,
     advantages: Tensor,
@@ -163,7 +165,7 @@ def _tokens(
     ref_logps: Tensor | None,
     token_weights: Tensor | None,
     dtype: torch.dtype,
-) -> _Tokens:
+) -> Tokens:
     inactive = ~active
 
     def number(values: Tensor | None) -> Tensor | None:
@@ -173,7 +175,7 @@ def _tokens(
         return None if values is None else values.detach().to(dtype).masked_fill(inactive, 0.0)
 
     advantages = advantages.unsqueeze(-1) if advantages.dim() == 1 else advantages
-    return _Tokens(
+    return Tokens(
         ids.to(torch.int64).masked_fill(inactive, 0),
         active,
         active.to(dtype),
@@ -185,7 +187,7 @@ def _tokens(
 
 
 def _in_two_launches(
-    logits: Tensor, tokens: _Tokens, num_items_in_batch: Tensor | float | None, config: GRPOLossConfig, backend: str
+    logits: Tensor, tokens: Tokens, num_items_in_batch: Tensor | float | None, config: GRPOLossConfig, backend: str
 ) -> tuple[Tensor, Tensor, Tensor, TokenLoss]:
     """For objectives that need the whole sequence: fused log-probabilities, and autograd over [B, T] tensors."""
     logps, entropy, *_ = ops.token_stats(
@@ -199,7 +201,7 @@ def _in_two_launches(
 
 def _in_one_launch(
     logits: Tensor,
-    tokens: _Tokens,
+    tokens: Tokens,
     num_items_in_batch: Tensor | float | None,
     config: GRPOLossConfig,
     backend: str,
@@ -227,8 +229,8 @@ def _in_one_launch(
     return losses.sum(), logps, entropy, TokenLoss(losses, ratio, None if tokens.ref_logps is None else kl, None)
 
 
-def _output(
-    loss: Tensor, logps: Tensor, entropy: Tensor, result: TokenLoss, tokens: _Tokens, config: GRPOLossConfig
+def loss_output(
+    loss: Tensor, logps: Tensor, entropy: Tensor, result: TokenLoss, tokens: Tokens, config: GRPOLossConfig
 ) -> GRPOLossOutput:
     """Detached per-token values, with defaults at inactive tokens, and metrics."""
     inactive = ~tokens.active

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from . import torch_rows
 from .config import GRPOLossConfig
+from .linear import Head, HeadGrads, logp_chunks, loss_chunks
 from .torch_rows import RowLoss, RowStats, compute_dtype
 
 # Numbers that may change from step to step travel in a float64 tensor on the CPU: as Python floats they would be
@@ -36,6 +37,21 @@ _LOSS_SCHEMA = (
 _GRAD_SCHEMA = (
     "(Tensor{alias} logits, Tensor ids, Tensor peak, Tensor total, Tensor miss, Tensor entropy, Tensor grad_logps, "
     "Tensor? grad_entropy, Tensor temperature, str backend) -> {result}"
+)
+
+# Gradients are computed in the forward pass: those of hidden, weight and bias that are wanted; the others are empty.
+_LINEAR_LOSS_SCHEMA = (
+    "(Tensor hidden, Tensor weight, Tensor? bias, Tensor ids, Tensor needed, Tensor advantages, Tensor? old_logps, "
+    "Tensor? ref_logps, Tensor? token_weights, Tensor weights, Tensor? entropy_weights, Tensor numbers, "
+    "Tensor head_numbers, int chunk_rows, bool[] wanted, str backend, str loss_type, str kl_estimator, "
+    "bool use_bias_correction_kl)"
+    " -> (Tensor loss, Tensor kl, Tensor ratio, Tensor logps, Tensor entropy,"
+    " Tensor grad_hidden, Tensor grad_weight, Tensor grad_bias)"
+)
+_LINEAR_LOGPS_SCHEMA = (
+    "(Tensor hidden, Tensor weight, Tensor? bias, Tensor ids, Tensor needed, Tensor? grad_logps, "
+    "Tensor? grad_entropy, Tensor head_numbers, int chunk_rows, bool[] wanted, str backend)"
+    " -> (Tensor logps, Tensor entropy, Tensor grad_hidden, Tensor grad_weight, Tensor grad_bias)"
 )
 
 
@@ -232,3 +248,92 @@ def _may_overwrite(logits: Tensor) -> bool:
     """Whether backward may write over the logits: plain tensors that autograd computed, not leaves or their views."""
     root = logits if logits._base is None else logits._base
     return type(logits) is Tensor and not root.is_leaf
+
+
+@torch.library.custom_op("grpo_kernels::linear_grpo_rows", mutates_args=(), schema=_LINEAR_LOSS_SCHEMA)
+def linear_grpo_rows(
+    hidden, weight, bias, ids, needed, advantages, old, ref, token_weights, weights, entropy_weights, numbers,
+    head_numbers, chunk_rows, wanted, backend, *options,
+):  # fmt: skip
+    """``grpo_rows`` from hidden states [B, T, D] and a head; ``needed`` [B, T] are the rows to compute."""
+    vectors = (advantages, old, ref, token_weights, weights, entropy_weights)
+    stats, row_loss, grads = loss_chunks(
+        hidden.reshape(-1, hidden.shape[-1]),
+        Head(weight, bias, *head_numbers[1:].tolist()),
+        ids.flatten(),
+        needed.flatten(),
+        [None if vector is None else vector.flatten() for vector in vectors],
+        _row_config(numbers, *options),
+        chunk_rows,
+        wanted,
+        _implementation(backend),
+    )
+    rows = (row_loss.loss, row_loss.kl, row_loss.ratio, stats.logps, stats.entropy)
+    return (*(values.view(ids.shape) for values in rows), *_present(grads, hidden))
+
+
+@torch.library.custom_op("grpo_kernels::linear_token_logps", mutates_args=(), schema=_LINEAR_LOGPS_SCHEMA)
+def linear_token_logps(
+    hidden, weight, bias, ids, needed, grad_logps, grad_entropy, head_numbers, chunk_rows, wanted, backend
+):
+    """Log-probabilities and entropies from hidden states [B, T, D], and the gradients of their weighted sum."""
+    stats, grads = logp_chunks(
+        hidden.reshape(-1, hidden.shape[-1]),
+        Head(weight, bias, *head_numbers[1:].tolist()),
+        ids.flatten(),
+        needed.flatten(),
+        None if grad_logps is None else grad_logps.flatten(),
+        None if grad_entropy is None else grad_entropy.flatten(),
+        head_numbers[0].item(),
+        chunk_rows,
+        wanted,
+        _implementation(backend),
+    )
+    return stats.logps.view(ids.shape), stats.entropy.view(ids.shape), *_present(grads, hidden)
+
+
+def _present(grads: HeadGrads, hidden: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Empty tensors stand for gradients that were not wanted."""
+    return (
+        hidden.new_empty(0) if grads.hidden is None else grads.hidden.view(hidden.shape),
+        hidden.new_empty(0) if grads.weight is None else grads.weight,
+        hidden.new_empty(0) if grads.bias is None else grads.bias,
+    )
+
+
+def _fake_grads(hidden: Tensor, weight: Tensor, bias: Tensor | None, wanted: list[bool]) -> tuple[Tensor, ...]:
+    tensors = (hidden, weight, bias)
+    return tuple(
+        torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device) if want and tensor is not None
+        else hidden.new_empty(0)
+        for tensor, want in zip(tensors, wanted, strict=True)
+    )  # fmt: skip
+
+
+@linear_grpo_rows.register_fake
+def _(hidden, weight, bias, ids, *arguments):
+    return (*_fake_rows(hidden, ids, 5), *_fake_grads(hidden, weight, bias, arguments[10]))
+
+
+@linear_token_logps.register_fake
+def _(hidden, weight, bias, ids, *arguments):
+    return (*_fake_rows(hidden, ids, 2), *_fake_grads(hidden, weight, bias, arguments[5]))
+
+
+def _save_linear_grpo_rows(ctx, inputs, output):
+    ctx.save_for_backward(*output[5:])
+
+
+def _linear_grpo_rows_backward(ctx, grad_loss, *_):
+    grad_hidden, grad_weight, grad_bias = ctx.saved_tensors
+    # The loss is the sum of its rows: one number scales them all.
+    scale = grad_loss.flatten()[:1]
+    return (
+        grad_hidden * grad_loss.unsqueeze(-1).to(grad_hidden.dtype) if grad_hidden.numel() else None,
+        grad_weight * scale.to(grad_weight.dtype) if grad_weight.numel() else None,
+        grad_bias * scale.to(grad_bias.dtype) if grad_bias.numel() else None,
+        *[None] * 16,
+    )
+
+
+linear_grpo_rows.register_autograd(_linear_grpo_rows_backward, setup_context=_save_linear_grpo_rows)

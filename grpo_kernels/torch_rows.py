@@ -12,7 +12,7 @@ size of the logits exists. One row is one token's logits. Statistics of a row, w
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import torch
@@ -86,17 +86,15 @@ def grpo_rows(
     vectors = (advantages, old_logps, ref_logps, token_weights, weights, entropy_weights)
     if not overwrite_logits:
         stats = token_stats(logits, ids, active, config.temperature)
-        row_loss = _objective(stats, *vectors, config)
-        defaults = RowLoss(0.0, 0.0, 0.0, 1.0)
+        row_loss = _objective(stats, vectors, config)
+        defaults = (0.0, 0.0, 0.0, 1.0)
         return stats, RowLoss(*(v.masked_fill(~active, d) for v, d in zip(row_loss, defaults, strict=True)))
 
     stats, row_loss = _empty(RowStats, ids.shape, logits), _empty(RowLoss, ids.shape, logits)
     row_loss.ratio.fill_(1.0)
     for rows in _blocks(active, logits.shape[-1]):
         values = _take(logits, rows).to(compute_dtype(logits))
-        block = fused_rows_(
-            values, ids.flatten()[rows], *(None if v is None else v.flatten()[rows] for v in vectors), config
-        )
+        block = _fused_block_(values, ids.flatten()[rows], [_at(v, rows) for v in vectors], config)
         _put(logits, rows, values)
         _store(stats, rows, block[0])
         _store(row_loss, rows, block[1])
@@ -114,31 +112,88 @@ def fused_rows_(
     weights: Tensor,
     entropy_weights: Tensor | None,
     config: GRPOLossConfig,
+    softcap: float = 0.0,
+    logit_scale: float = 1.0,
+    with_grad: bool = True,
 ) -> tuple[RowStats, RowLoss]:
-    """``grpo_rows`` of a block of logits [n, V] in the compute dtype, which becomes its gradient; vectors are [n]."""
-    peak = _shift_(values, config.temperature)
-    targets = ids.unsqueeze(-1)
-    stats, exps = _block_stats(values, targets, peak)
-    row_loss = _objective(stats, advantages, old_logps, ref_logps, token_weights, weights, entropy_weights, config)
-    grad_entropy = None if entropy_weights is None else -entropy_weights.unsqueeze(-1)
-    columns = (stats.total, stats.miss, stats.entropy, row_loss.derivative)
-    _block_grad(
-        exps, values, targets, *(c.unsqueeze(-1) for c in columns), grad_entropy, config.temperature, out=values
-    )
+    """``grpo_rows`` of logits [n, V] in the compute dtype, in place; vectors are [n].
+
+    With ``with_grad`` the values become the gradient of the sum of the losses, else they are used up. They are raw
+    logits, before ``softcap`` (0: none) and ``logit_scale``.
+    """
+    stats, row_loss = _empty(RowStats, ids.shape, values), _empty(RowLoss, ids.shape, values)
+    vectors = (advantages, old_logps, ref_logps, token_weights, weights, entropy_weights)
+    for rows in _row_slices(values):
+        block = values[rows]
+        slope = apply_head_(block, softcap, logit_scale, with_grad)
+        results = _fused_block_(block, ids[rows], [_at(v, rows) for v in vectors], config, with_grad)
+        if slope is not None:
+            block.mul_(slope)
+        _store(stats, rows, results[0])
+        _store(row_loss, rows, results[1])
     return stats, row_loss
 
 
-def _objective(
-    stats: RowStats,
-    advantages: Tensor,
-    old_logps: Tensor | None,
-    ref_logps: Tensor | None,
-    token_weights: Tensor | None,
-    weights: Tensor,
-    entropy_weights: Tensor | None,
-    config: GRPOLossConfig,
-) -> RowLoss:
-    """Loss, derivative, KL and ratio from the statistics; all of one shape."""
+def logp_rows_(
+    values: Tensor,
+    ids: Tensor,
+    grad_logps: Tensor | None,
+    grad_entropy: Tensor | None,
+    temperature: float,
+    softcap: float = 0.0,
+    logit_scale: float = 1.0,
+) -> RowStats:
+    """Statistics of raw logits [n, V] in the compute dtype, which are used up.
+
+    With ``grad_logps`` [n] (and ``grad_entropy`` [n]) they become the gradient of
+    ``(grad_logps * logps + grad_entropy * entropy).sum()``.
+    """
+    stats = _empty(RowStats, ids.shape, values)
+    for rows in _row_slices(values):
+        block, targets = values[rows], ids[rows].unsqueeze(-1)
+        slope = apply_head_(block, softcap, logit_scale, grad_logps is not None)
+        peak = _shift_(block, temperature)
+        block_stats, exps = _block_stats(block, targets, peak)
+        _store(stats, rows, block_stats)
+        if grad_logps is not None:
+            grad_h = None if grad_entropy is None else grad_entropy[rows]
+            _block_grad(exps, block, targets, block_stats, grad_logps[rows], grad_h, temperature, out=block)
+            if slope is not None:
+                block.mul_(slope)
+    return stats
+
+
+def apply_head_(values: Tensor, softcap: float, logit_scale: float, with_slope: bool) -> Tensor | float | None:
+    """Raw logits to ``softcap * tanh(logit_scale * x / softcap)`` in place; returns the derivative, None for 1."""
+    if softcap == 0.0:
+        if logit_scale == 1.0:
+            return None
+        values.mul_(logit_scale)
+        return logit_scale
+    values.mul_(logit_scale / softcap).tanh_()
+    slope = values.square().neg_().add_(1.0).mul_(logit_scale) if with_slope else None
+    values.mul_(softcap)
+    return slope
+
+
+def _fused_block_(
+    values: Tensor, ids: Tensor, vectors: Sequence[Tensor | None], config: GRPOLossConfig, with_grad: bool = True
+) -> tuple[RowStats, RowLoss]:
+    peak = _shift_(values, config.temperature)
+    targets = ids.unsqueeze(-1)
+    stats, exps = _block_stats(values, targets, peak)
+    row_loss = _objective(stats, vectors, config)
+    if with_grad:
+        entropy_weights = vectors[5]
+        grad_entropy = None if entropy_weights is None else -entropy_weights
+        _block_grad(exps, values, targets, stats, row_loss.derivative, grad_entropy, config.temperature, out=values)
+    return stats, row_loss
+
+
+def _objective(stats: RowStats, vectors: Sequence[Tensor | None], config: GRPOLossConfig) -> RowLoss:
+    """Loss, derivative, KL and ratio from the statistics and ``grpo_rows``' vectors, all of one shape."""
+    advantages, old_logps, ref_logps, token_weights, weights, entropy_weights = vectors
+    assert advantages is not None and weights is not None
     result = per_token_loss(
         stats.logps, advantages, torch.ones_like(weights), config, old_logps, ref_logps, token_weights
     )
@@ -173,9 +228,17 @@ def row_grad(
     for rows in _blocks(needed, logits.shape[-1]):
         shifted, _ = _shifted_rows(logits, rows, temperature, _column(peak, rows))
         grad = shifted.exp()
-        columns = (_column(values, rows) for values in (total, miss, entropy, grad_logps))
-        grad_h = None if grad_entropy is None else _column(grad_entropy, rows)
-        _block_grad(grad, shifted, _column(ids, rows), *columns, grad_h, temperature, out=grad)
+        stats = RowStats(*(values.flatten()[rows] for values in (total, entropy, peak, total, miss)))
+        _block_grad(
+            grad,
+            shifted,
+            _column(ids, rows),
+            stats,
+            grad_logps.flatten()[rows],
+            _at(grad_entropy, rows),
+            temperature,
+            grad,
+        )
         _put(out, rows, grad)
     _zero(out, ~needed)
 
@@ -192,6 +255,18 @@ def _blocks(wanted: Tensor, vocabulary: int) -> Iterator[Tensor]:
     yield from (rows.split(max(1, BLOCK_ELEMENTS // vocabulary)) if rows.numel() else ())
 
 
+def _row_slices(values: Tensor) -> Iterator[slice]:
+    """The rows of [n, V] in blocks of at most ``BLOCK_ELEMENTS`` (at least one row)."""
+    size = max(1, BLOCK_ELEMENTS // values.shape[-1])
+    for start in range(0, values.shape[0], size):
+        yield slice(start, start + size)
+
+
+def _at(values: Tensor | None, rows: Tensor | slice) -> Tensor | None:
+    """The values of the rows, [n]."""
+    return None if values is None else values.flatten()[rows]
+
+
 def _column(values: Tensor, rows: Tensor) -> Tensor:
     """The values of the rows, [n, 1]."""
     return values.flatten()[rows].unsqueeze(-1)
@@ -202,7 +277,7 @@ def _empty(kind, shape: torch.Size, logits: Tensor):
     return kind(*(torch.zeros(shape, dtype=compute_dtype(logits), device=logits.device) for _ in kind._fields))
 
 
-def _store(fields: tuple[Tensor, ...], rows: Tensor, block: tuple[Tensor, ...]) -> None:
+def _store(fields: tuple[Tensor, ...], rows: Tensor | slice, block: tuple[Tensor, ...]) -> None:
     for field, values in zip(fields, block, strict=True):
         field.view(-1)[rows] = values
 
@@ -257,9 +332,7 @@ def _block_grad(
     exps: Tensor,
     shifted: Tensor,
     targets: Tensor,
-    total: Tensor,
-    miss: Tensor,
-    entropy: Tensor,
+    stats: RowStats,
     grad_logps: Tensor,
     grad_entropy: Tensor | None,
     temperature: float,
@@ -267,15 +340,18 @@ def _block_grad(
 ) -> None:
     """The gradient of a block [n, V] into ``out``, from exponentials and shifted logits, which it uses up.
 
-    The other arguments are [n, 1]. ``exps`` may hold anything at the target.
+    Targets are [n, 1]; statistics (of which logps are not read) and gradients [n]. ``exps`` may hold anything at the
+    target.
     """
+    grad_logps, total, miss = (values.unsqueeze(-1) for values in (grad_logps, stats.total, stats.miss))
     if grad_entropy is None:
         torch.mul(exps, grad_logps / (-temperature * total), out=out)
         at_target = grad_logps * miss / temperature
     else:
         target_prob = shifted.gather(-1, targets).exp() / total
         # h (log p_j + H), 0 where p_j is 0
-        pull = shifted.add_(entropy - total.log()).masked_fill_(shifted == -math.inf, 0.0).mul_(grad_entropy)
+        pull = shifted.add_(stats.entropy.unsqueeze(-1) - total.log()).masked_fill_(shifted == -math.inf, 0.0)
+        pull.mul_(grad_entropy.unsqueeze(-1))
         at_target = (grad_logps * miss - target_prob * pull.gather(-1, targets)) / temperature
         torch.mul(exps, pull.add_(grad_logps).div_(-temperature * total), out=out)
     out.scatter_(-1, targets, at_target)

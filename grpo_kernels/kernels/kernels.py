@@ -56,6 +56,8 @@ def grpo_kernel(
     temperature: tl.float32,
     scale_hi: tl.float32,
     scale_lo: tl.float32,
+    softcap: tl.float32,
+    cap_scale: tl.float32,
     beta: tl.float32,
     low: tl.float32,
     high: tl.float32,
@@ -66,6 +68,7 @@ def grpo_kernel(
     BLOCK: tl.constexpr,
     UNIT_STRIDE: tl.constexpr,
     ALIGNED: tl.constexpr,
+    HAS_SOFTCAP: tl.constexpr,
     OBJECTIVE: tl.constexpr,
     KL: tl.constexpr,
     BIAS_CORRECTED: tl.constexpr,
@@ -88,8 +91,9 @@ def grpo_kernel(
     loss, derivative, kl, ratio, entropy_weight = zero, zero, zero, zero + 1.0, zero
     if active:
         logp, entropy, peak, total, miss = row_stats(
-            row, target, stride_v, temperature, scale_hi, scale_lo, V, BLOCK, UNIT_STRIDE
-        )
+            row, target, stride_v, temperature, scale_hi, scale_lo, softcap, cap_scale,
+            V, BLOCK, UNIT_STRIDE, HAS_SOFTCAP,
+        )  # fmt: skip
         advantage = tl.load(advantages_ptr + i)
         weight = tl.load(weights_ptr + i)
         old_logp = tl.load(old_logps_ptr + i) if HAS_OLD else 0.0
@@ -116,7 +120,7 @@ def grpo_kernel(
     if WRITE_GRAD:
         write_row_grad(
             row, row, target, stride_v, stride_v, peak, total, miss, entropy, derivative, -entropy_weight,
-            temperature, scale_hi, scale_lo, V, BLOCK, UNIT_STRIDE, HAS_ENTROPY,
+            temperature, scale_hi, scale_lo, softcap, cap_scale, V, BLOCK, UNIT_STRIDE, HAS_SOFTCAP, HAS_ENTROPY,
         )  # fmt: skip
 
 
@@ -137,10 +141,13 @@ def token_stats_kernel(
     temperature: tl.float32,
     scale_hi: tl.float32,
     scale_lo: tl.float32,
+    softcap: tl.float32,
+    cap_scale: tl.float32,
     V: tl.constexpr,
     BLOCK: tl.constexpr,
     UNIT_STRIDE: tl.constexpr,
     ALIGNED: tl.constexpr,
+    HAS_SOFTCAP: tl.constexpr,
 ):
     """Log-probability of the target, entropy and softmax statistics of a row; 0 for inactive rows."""
     i = tl.program_id(0)
@@ -150,8 +157,9 @@ def token_stats_kernel(
     logp, entropy, peak, total, miss = zero, zero, zero, zero, zero
     if tl.load(active_ptr + i) != 0:
         logp, entropy, peak, total, miss = row_stats(
-            row, target, stride_v, temperature, scale_hi, scale_lo, V, BLOCK, UNIT_STRIDE
-        )
+            row, target, stride_v, temperature, scale_hi, scale_lo, softcap, cap_scale,
+            V, BLOCK, UNIT_STRIDE, HAS_SOFTCAP,
+        )  # fmt: skip
     tl.store(logps_ptr + i, logp)
     tl.store(entropy_ptr + i, entropy)
     tl.store(peak_ptr + i, peak)
@@ -180,10 +188,13 @@ def row_grad_kernel(
     temperature: tl.float32,
     scale_hi: tl.float32,
     scale_lo: tl.float32,
+    softcap: tl.float32,
+    cap_scale: tl.float32,
     V: tl.constexpr,
     BLOCK: tl.constexpr,
     UNIT_STRIDE: tl.constexpr,
     ALIGNED: tl.constexpr,
+    HAS_SOFTCAP: tl.constexpr,
     HAS_ENTROPY: tl.constexpr,
 ):
     """The gradient of a row from its saved statistics, into ``out``, which may be the logits themselves."""
@@ -195,7 +206,7 @@ def row_grad_kernel(
     write_row_grad(
         row, out_row, tl.load(ids_ptr + i).to(tl.int64), stride_v, out_stride_v, tl.load(peak_ptr + i),
         tl.load(total_ptr + i), tl.load(miss_ptr + i), tl.load(entropy_ptr + i), grad_logp, grad_entropy,
-        temperature, scale_hi, scale_lo, V, BLOCK, UNIT_STRIDE, HAS_ENTROPY,
+        temperature, scale_hi, scale_lo, softcap, cap_scale, V, BLOCK, UNIT_STRIDE, HAS_SOFTCAP, HAS_ENTROPY,
     )  # fmt: skip
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import math
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -13,14 +14,16 @@ from ..torch_rows import RowLoss, RowStats
 from .kernels import grpo_kernel, row_grad_kernel, scale_rows_kernel, token_stats_kernel
 
 # Columns that one program handles at a time, and those of one thread: 8 are one 16-byte load in bf16 and keep the
-# kernels at about 64 registers.
+# kernels at about 64 registers. A soft cap needs a few more, which the compiler grants to small programs only.
 MAX_BLOCK = 4096
+MAX_BLOCK_WITH_SOFTCAP = 1024
 COLUMNS_PER_THREAD = 8
 
 
-def launch_settings(vocabulary: int, warp_size: int) -> tuple[int, int]:
+def launch_settings(vocabulary: int, warp_size: int, has_softcap: bool = False) -> tuple[int, int]:
     """``(BLOCK, num_warps)`` for a vocabulary, with 32 or 64 threads a warp: powers of two, 16 warps at most."""
-    block = min(MAX_BLOCK, max(32, 1 << (vocabulary - 1).bit_length()))
+    largest = MAX_BLOCK_WITH_SOFTCAP if has_softcap else MAX_BLOCK
+    block = min(largest, max(32, 1 << (vocabulary - 1).bit_length()))
     return block, max(1, block // (COLUMNS_PER_THREAD * warp_size))
 
 
@@ -30,14 +33,26 @@ def launch(kernel, rows: int, arguments: tuple, **constants) -> None:
         kernel[(rows,)](*arguments, **constants)
 
 
-def token_stats(logits: Tensor, ids: Tensor, active: Tensor, temperature: float) -> RowStats:
+class HeadTransform(NamedTuple):
+    """What is applied to raw logits: ``softcap * tanh(logit_scale * x / softcap)``, or ``logit_scale * x`` for 0."""
+
+    softcap: float = 0.0
+    logit_scale: float = 1.0
+
+
+PLAIN = HeadTransform()
+
+
+def token_stats(
+    logits: Tensor, ids: Tensor, active: Tensor, temperature: float, transform: HeadTransform = PLAIN
+) -> RowStats:
     """Log-probability, entropy and softmax statistics of every active row; see ``torch_rows.token_stats``."""
     stats = _empty_stats(ids)
     launch(
         token_stats_kernel,
         ids.numel(),
-        (logits, ids, active, *stats, *_layout(logits), *_temperature(temperature)),
-        **_constants(logits),
+        (logits, ids, active, *stats, *_layout(logits), *_scales(temperature, transform)),
+        **_constants(logits, transform=transform),
     )
     return stats
 
@@ -54,6 +69,7 @@ def grpo_rows(
     entropy_weights: Tensor | None,
     config: GRPOLossConfig,
     overwrite_logits: bool = False,
+    transform: HeadTransform = PLAIN,
 ) -> tuple[RowStats, RowLoss]:
     """Statistics and weighted loss of every row in one launch; with ``overwrite_logits`` the gradient too, in place.
 
@@ -78,7 +94,7 @@ def grpo_rows(
             *row_loss,
             *stats,
             *_layout(logits),
-            *_temperature(config.temperature),
+            *_scales(config.temperature, transform),
             config.beta,
             1.0 - config.epsilon,
             config.upper_epsilon if config.loss_type == "cispo" else 1.0 + config.upper_epsilon,
@@ -93,7 +109,7 @@ def grpo_rows(
         HAS_TOKEN_WEIGHTS=token_weights is not None,
         HAS_ENTROPY=entropy_weights is not None,
         WRITE_GRAD=overwrite_logits,
-        **_constants(logits),
+        **_constants(logits, transform=transform),
     )
     return stats, row_loss
 
@@ -109,6 +125,7 @@ def row_grad(
     grad_entropy: Tensor | None,
     temperature: float,
     out: Tensor,
+    transform: HeadTransform = PLAIN,
 ) -> None:
     """Write d(loss)/d(logits) into ``out``, which may be ``logits`` itself; see ``torch_rows.row_grad``."""
     has_entropy = grad_entropy is not None
@@ -127,16 +144,57 @@ def row_grad(
             grad_entropy if has_entropy else grad_logps,
             *_layout(logits),
             *out.stride(),
-            *_temperature(temperature),
+            *_scales(temperature, transform),
         ),
         HAS_ENTROPY=has_entropy,
-        **_constants(logits, out),
+        **_constants(logits, out, transform=transform),
     )
+
+
+def fused_rows_(
+    values: Tensor,
+    ids: Tensor,
+    advantages: Tensor,
+    old_logps: Tensor | None,
+    ref_logps: Tensor | None,
+    token_weights: Tensor | None,
+    weights: Tensor,
+    entropy_weights: Tensor | None,
+    config: GRPOLossConfig,
+    softcap: float = 0.0,
+    logit_scale: float = 1.0,
+    with_grad: bool = True,
+) -> tuple[RowStats, RowLoss]:
+    """``grpo_rows`` of raw logits [n, V] that become their gradient; see ``torch_rows.fused_rows_``."""
+    active = torch.ones_like(ids, dtype=torch.bool)
+    vectors = (advantages, old_logps, ref_logps, token_weights, weights, entropy_weights)
+    return grpo_rows(values.unsqueeze(0), ids, active, *vectors, config, with_grad, HeadTransform(softcap, logit_scale))
+
+
+def logp_rows_(
+    values: Tensor,
+    ids: Tensor,
+    grad_logps: Tensor | None,
+    grad_entropy: Tensor | None,
+    temperature: float,
+    softcap: float = 0.0,
+    logit_scale: float = 1.0,
+) -> RowStats:
+    """Statistics of raw logits [n, V], which become the gradient of what is asked; see ``torch_rows.logp_rows_``."""
+    transform = HeadTransform(softcap, logit_scale)
+    logits = values.unsqueeze(0)
+    stats = token_stats(logits, ids, torch.ones_like(ids, dtype=torch.bool), temperature, transform)
+    if grad_logps is not None:
+        row_grad(
+            logits, ids, stats.peak, stats.total, stats.miss, stats.entropy, grad_logps, grad_entropy, temperature,
+            out=logits, transform=transform,
+        )  # fmt: skip
+    return stats
 
 
 def scale_rows(grad: Tensor, scale: Tensor) -> None:
     """Multiply every row of ``grad`` [B, T, V] by ``scale`` [B, T] in place; rows of scale 1 are not touched."""
-    launch(scale_rows_kernel, scale.numel(), (grad, scale, *_layout(grad)), **_constants(grad))
+    launch(scale_rows_kernel, scale.numel(), (grad, scale, *_layout(grad)), **_layout_constants(grad))
 
 
 def _empty_stats(ids: Tensor) -> RowStats:
@@ -148,16 +206,29 @@ def _layout(logits: Tensor) -> tuple[int, ...]:
     return logits.shape[1], *logits.stride()
 
 
-def _temperature(temperature: float) -> tuple[float, float, float]:
-    """T, and ``log2(e) / T`` as a sum of two fp32 numbers."""
+def _scales(temperature: float, transform: HeadTransform) -> tuple[float, ...]:
+    """T, ``log2(e) / T`` as a sum of two fp32 numbers, and the soft cap with the factor that comes before its tanh.
+
+    Without a soft cap a logit scale is a temperature.
+    """
+    softcap, logit_scale = transform
+    if softcap == 0.0:
+        temperature = temperature / logit_scale
     scale = math.log2(math.e) / temperature
     scale_hi = ctypes.c_float(scale).value
-    return temperature, scale_hi, scale - scale_hi
+    return temperature, scale_hi, scale - scale_hi, softcap, logit_scale / softcap if softcap else 0.0
 
 
-def _constants(*tensors: Tensor) -> dict:
-    """Compile-time constants that follow from the vocabulary and the layout of the tensors."""
-    block, num_warps = launch_settings(tensors[0].shape[-1], 64 if torch.version.hip else 32)
+def _constants(*tensors: Tensor, transform: HeadTransform) -> dict:
+    """Compile-time constants that follow from the vocabulary, the layout of the tensors and the head."""
+    return {
+        "HAS_SOFTCAP": transform.softcap != 0.0,
+        **_layout_constants(*tensors, has_softcap=transform.softcap != 0.0),
+    }
+
+
+def _layout_constants(*tensors: Tensor, has_softcap: bool = False) -> dict:
+    block, num_warps = launch_settings(tensors[0].shape[-1], 64 if torch.version.hip else 32, has_softcap)
     return {
         "V": tensors[0].shape[-1],
         "BLOCK": block,

@@ -29,6 +29,13 @@ def expm1(x):
 
 
 @triton.jit
+def tanh(x):
+    """Hyperbolic tangent; a series where the quotient would lose the digits of a small x."""
+    series = x * (1.0 - x * x * (1.0 / 3.0 - x * x * (2.0 / 15.0)))
+    return tl.where(tl.abs(x) < 0.05, series, 1.0 - 2.0 / (tl.exp(2.0 * x) + 1.0))
+
+
+@triton.jit
 def load_logits(row, columns, stride_v, V: tl.constexpr, UNIT_STRIDE: tl.constexpr, POLICY: tl.constexpr):
     """A block of a row in fp32; -inf beyond the vocabulary."""
     if UNIT_STRIDE:
@@ -36,6 +43,18 @@ def load_logits(row, columns, stride_v, V: tl.constexpr, UNIT_STRIDE: tl.constex
     else:
         pointers = row + columns * stride_v
     return tl.load(pointers, mask=columns < V, other=float("-inf"), eviction_policy=POLICY).to(tl.float32)
+
+
+@triton.jit
+def capped(x, inside, softcap, cap_scale):
+    """``softcap * tanh(x * cap_scale)`` of raw logits; -inf outside the vocabulary."""
+    return tl.where(inside, softcap * tanh(x * cap_scale), float("-inf"))
+
+
+@triton.jit
+def cap_slope(x, softcap, cap_scale):
+    """The derivative of ``capped``, from its value."""
+    return cap_scale * (softcap - x * (x / softcap))
 
 
 @triton.jit
@@ -53,9 +72,12 @@ def row_stats(
     temperature,
     scale_hi,
     scale_lo,
+    softcap,
+    cap_scale,
     V: tl.constexpr,
     BLOCK: tl.constexpr,
     UNIT_STRIDE: tl.constexpr,
+    HAS_SOFTCAP: tl.constexpr,
 ):
     """One sweep: ``(logp, entropy, peak, total, miss)`` of a row.
 
@@ -66,6 +88,8 @@ def row_stats(
     """
     inside = (target >= 0) & (target < V)
     x_target = tl.load(row + target * stride_v, mask=inside, other=float("nan")).to(tl.float32)
+    if HAS_SOFTCAP:
+        x_target = capped(x_target, inside, softcap, cap_scale)
     lanes = tl.arange(0, BLOCK)
     peak = float("-inf")
     rest_lanes = tl.zeros([BLOCK], dtype=tl.float32)
@@ -73,6 +97,8 @@ def row_stats(
     for start in range(0, V, BLOCK):
         columns = start + lanes
         x = load_logits(row, columns, stride_v, V, UNIT_STRIDE, "evict_last")
+        if HAS_SOFTCAP:
+            x = capped(x, columns < V, softcap, cap_scale)
         new_peak = tl.maximum(peak, tl.max(x, 0))
         shift = tl.where(new_peak == float("-inf"), 0.0, new_peak)
         if new_peak > peak:
@@ -118,9 +144,12 @@ def write_row_grad(
     temperature,
     scale_hi,
     scale_lo,
+    softcap,
+    cap_scale,
     V: tl.constexpr,
     BLOCK: tl.constexpr,
     UNIT_STRIDE: tl.constexpr,
+    HAS_SOFTCAP: tl.constexpr,
     HAS_ENTROPY: tl.constexpr,
 ):
     """One sweep: ``dx_j = [ g (1[j = y] - p_j) - h p_j (log p_j + H) ] / T`` into ``out_row``, which may be ``row``.
@@ -141,11 +170,15 @@ def write_row_grad(
         for block in range(0, BLOCKS):
             columns = (BLOCKS - 1 - block) * BLOCK + lanes
             x = load_logits(row, columns, stride_v, V, UNIT_STRIDE, "evict_first")
+            if HAS_SOFTCAP:
+                x = capped(x, columns < V, softcap, cap_scale)
             a = exponents(x, peak, scale_hi, scale_lo)
             p = tl.exp2(a) * inverse_total
             grad = tl.where(columns == target, at_target, -grad_logp * p)
             if HAS_ENTROPY:
                 grad -= grad_entropy * p * (a * LN2 - log_total + entropy)
+            if HAS_SOFTCAP:
+                grad *= cap_slope(x, softcap, cap_scale)
             store_grad(out_row, columns, out_stride_v, grad / temperature, V, UNIT_STRIDE)
 
 

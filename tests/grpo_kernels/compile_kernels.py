@@ -33,6 +33,7 @@ def grpo_constants(**changes):
         "HAS_TOKEN_WEIGHTS": True,
         "HAS_ENTROPY": True,
         "WRITE_GRAD": True,
+        "HAS_SOFTCAP": False,
     }
     return constants | changes
 
@@ -42,8 +43,9 @@ def cases():
     everything = [
         (kernels.grpo_kernel, grpo_constants()),
         (kernels.grpo_kernel, grpo_constants(WRITE_GRAD=False)),
-        (kernels.token_stats_kernel, {}),
-        (kernels.row_grad_kernel, {"HAS_ENTROPY": True}),
+        (kernels.grpo_kernel, grpo_constants(HAS_SOFTCAP=True)),
+        (kernels.token_stats_kernel, {"HAS_SOFTCAP": False}),
+        (kernels.row_grad_kernel, {"HAS_ENTROPY": True, "HAS_SOFTCAP": False}),
         (kernels.scale_rows_kernel, {}),
     ]
     for (kernel, constants), dtype, target in itertools.product(everything, ("bf16", "fp32"), TARGETS):
@@ -59,7 +61,7 @@ def cases():
 
 def compile_kernel(kernel, constants, dtype, vocabulary, target):
     """As ``launch`` would, with contiguous logits."""
-    block, num_warps = launch_settings(vocabulary, target.warp_size)
+    block, num_warps = launch_settings(vocabulary, target.warp_size, constants.get("HAS_SOFTCAP", False))
     constants = constants | {"V": vocabulary, "BLOCK": block, "UNIT_STRIDE": True}
     signature = {}
     for parameter in kernel.params:

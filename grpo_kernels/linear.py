@@ -1,0 +1,247 @@
+"""The chunk loop that joins the lm_head's matrix products to the row operations.
+
+``logits = hidden @ weight.T`` is never held whole. Rows (tokens) are taken in chunks; per chunk one product fills a
+reused buffer, the row operations turn the buffer into its own gradient, and a second product gives the gradient of the
+hidden states, for the rows that have one. With N rows needed and G rows with a gradient this is
+2 (N + G) V D operations, and 2 G V D more for a trainable head, whose gradient is accumulated in float32. Nothing is
+computed again in backward.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from .config import GRPOLossConfig
+from .torch_rows import RowLoss, RowStats, compute_dtype
+
+# Columns of a half-precision head that are converted at a time where the device cannot multiply into float32.
+CONVERTED_COLUMNS = 8192
+# Rows below which a matrix product no longer uses the device well, and bytes of logits held at a time.
+MIN_CHUNK_ROWS = {"cpu": 64, "cuda": 1024}
+DEFAULT_CHUNK_BYTES = {"cpu": 64 << 20, "cuda": 512 << 20}
+
+
+class Head(NamedTuple):
+    """An lm_head: ``logits = softcap(logit_scale * (hidden @ weight.T + bias))``.
+
+    weight: [V, D]; bias: [V] or None; softcap: ``c * tanh(x / c)`` with c = softcap, or 0 for none.
+    """
+
+    weight: Tensor
+    bias: Tensor | None
+    softcap: float
+    logit_scale: float
+
+
+class HeadGrads(NamedTuple):
+    """Gradients of a chunk loop: hidden [M, D], weight [V, D], bias [V]; None where not asked for."""
+
+    hidden: Tensor | None
+    weight: Tensor | None
+    bias: Tensor | None
+
+
+def default_chunk_rows(vocabulary: int, device: torch.device, chunk_bytes: int | None) -> int:
+    """Rows of a chunk: what the byte budget holds in float32, and not fewer than the device multiplies well.
+
+    A budget that the caller names is kept to, down to a single row.
+    """
+    kind = device.type if device.type in MIN_CHUNK_ROWS else "cuda"
+    if chunk_bytes is not None:
+        return max(1, chunk_bytes // (4 * vocabulary))
+    return max(MIN_CHUNK_ROWS[kind], DEFAULT_CHUNK_BYTES[kind] // (4 * vocabulary))
+
+
+class LogitsBuffer:
+    """The one piece of memory for logits: [chunk rows, V] in the compute dtype."""
+
+    def __init__(self, hidden: Tensor, head: Head, rows: int) -> None:
+        shape = (rows, head.weight.shape[0])
+        self.memory = torch.empty(shape, dtype=compute_dtype(hidden), device=hidden.device)
+
+    def logits(self, hidden: Tensor, head: Head) -> Tensor:
+        """``hidden @ weight.T + bias``, [n, V], in the compute dtype: nothing is rounded to half precision."""
+        out = self.memory[: hidden.shape[0]]
+        if hidden.dtype == out.dtype:
+            torch.mm(hidden, head.weight.t(), out=out)
+        elif hidden.is_cuda:
+            torch.mm(hidden, head.weight.t(), out_dtype=out.dtype, out=out)
+        else:
+            wide = hidden.to(out.dtype)
+            for start in range(0, out.shape[1], CONVERTED_COLUMNS):
+                part = slice(start, start + CONVERTED_COLUMNS)
+                out[:, part] = wide @ head.weight[part].to(out.dtype).t()
+        if head.bias is not None:
+            out.add_(head.bias)
+        return out
+
+
+def hidden_grad(grad: Tensor, weight: Tensor) -> Tensor:
+    """``grad @ weight``, [n, D], from [n, V]: accumulated in float32, in the dtype of the weight."""
+    if grad.dtype == weight.dtype:
+        return grad @ weight
+    if grad.is_cuda:
+        return grad.to(weight.dtype) @ weight
+    total = grad.new_zeros(grad.shape[0], weight.shape[1])
+    for start in range(0, weight.shape[0], CONVERTED_COLUMNS):
+        part = slice(start, start + CONVERTED_COLUMNS)
+        total.addmm_(grad[:, part], weight[part].to(grad.dtype))
+    return total.to(weight.dtype)
+
+
+class GradAccumulator:
+    """Collects the gradients of a chunk loop, each where it is wanted."""
+
+    def __init__(self, hidden: Tensor, head: Head, wanted: tuple[bool, bool, bool]) -> None:
+        wide = compute_dtype(hidden)
+        self.head = head
+        self.hidden = torch.zeros_like(hidden) if wanted[0] else None
+        self.weight = torch.zeros_like(head.weight, dtype=wide) if wanted[1] else None
+        self.bias = None
+        if wanted[2]:
+            assert head.bias is not None
+            self.bias = torch.zeros_like(head.bias, dtype=wide)
+
+    @property
+    def is_wanted(self) -> bool:
+        return any(grad is not None for grad in (self.hidden, self.weight, self.bias))
+
+    def add(self, rows: Tensor, hidden: Tensor, grad: Tensor) -> None:
+        """The gradient of the logits [n, V] of ``hidden`` [n, D], which are ``rows`` of all hidden states."""
+        if self.hidden is not None:
+            self.hidden.index_copy_(0, rows, hidden_grad(grad, self.head.weight))
+        if self.weight is not None:
+            self.weight.addmm_(grad.t(), hidden.to(grad.dtype))
+        if self.bias is not None:
+            self.bias.add_(grad.sum(0))
+
+    def finish(self) -> HeadGrads:
+        """The gradients, in the dtypes of what they belong to."""
+        weight = None if self.weight is None else self.weight.to(self.head.weight.dtype)
+        bias = None
+        if self.bias is not None:
+            assert self.head.bias is not None
+            bias = self.bias.to(self.head.bias.dtype)
+        return HeadGrads(self.hidden, weight, bias)
+
+
+# A row operation takes a chunk's logits [n, V] and its place among the rows; it leaves the gradient in the logits and
+# returns per-row results, [n] each, with the positions in the chunk that have a gradient (None: all).
+RowOperation = Callable[[Tensor, slice], tuple[tuple[Tensor, ...], Tensor | None]]
+
+
+def run_chunks(
+    hidden: Tensor, head: Head, rows: Tensor, chunk_rows: int, grads: GradAccumulator, operation: RowOperation
+) -> list[tuple[Tensor, ...]]:
+    """Apply ``operation`` to the logits of ``hidden[rows]``, a chunk at a time; returns the results of every chunk.
+
+    Args:
+        hidden: [M, D]; rows: [n], int64.
+    """
+    buffer = LogitsBuffer(hidden, head, min(chunk_rows, rows.numel()))
+    results = []
+    for start in range(0, rows.numel(), chunk_rows):
+        part = slice(start, min(start + chunk_rows, rows.numel()))
+        chunk = rows[part]
+        chunk_hidden = hidden.index_select(0, chunk)
+        logits = buffer.logits(chunk_hidden, head)
+        result, kept = operation(logits, part)
+        results.append(result)
+        if grads.is_wanted:
+            if kept is not None and kept.numel() < chunk.numel():
+                chunk, chunk_hidden, logits = chunk[kept], chunk_hidden[kept], logits.index_select(0, kept)
+            if chunk.numel():
+                grads.add(chunk, chunk_hidden, logits)
+    return results
+
+
+def loss_chunks(
+    hidden: Tensor,
+    head: Head,
+    ids: Tensor,
+    needed: Tensor,
+    vectors: Sequence[Tensor | None],
+    config: GRPOLossConfig,
+    chunk_rows: int,
+    wanted: tuple[bool, bool, bool],
+    operations,
+) -> tuple[RowStats, RowLoss, HeadGrads]:
+    """Loss, statistics and gradients of token-level objectives.
+
+    Args:
+        hidden: [M, D]; ids: [M]; needed: [M], bool: the rows to compute; the others get 0 (ratio: 1).
+        vectors: ``(advantages, old_logps, ref_logps, token_weights, weights, entropy_weights)``, [M] each or None.
+        wanted: whether the gradients of hidden states, weight and bias are.
+        operations: ``torch_rows`` or ``kernels.launch``.
+    """
+    grads = GradAccumulator(hidden, head, wanted)
+    rows = needed.nonzero().squeeze(-1)
+    row_ids = ids[rows]
+    row_vectors = [None if vector is None else vector[rows] for vector in vectors]
+    # Without old log-probabilities nothing is clipped, and the device need not be asked which rows have a gradient.
+    may_clip, has_entropy = vectors[1] is not None, vectors[5] is not None
+
+    def operation(logits: Tensor, part: slice) -> tuple[tuple[Tensor, ...], Tensor | None]:
+        chunk_vectors = [None if vector is None else vector[part] for vector in row_vectors]
+        stats, row_loss = operations.fused_rows_(
+            logits, row_ids[part], *chunk_vectors, config, head.softcap, head.logit_scale, grads.is_wanted
+        )
+        kept = None
+        if grads.is_wanted and may_clip and not has_entropy:
+            kept = (row_loss.derivative != 0).nonzero().squeeze(-1)
+        return (*stats, *row_loss), kept
+
+    results = run_chunks(hidden, head, rows, chunk_rows, grads, operation)
+    count = len(RowStats._fields)
+    defaults = [0.0] * (count + len(RowLoss._fields))
+    defaults[count + RowLoss._fields.index("ratio")] = 1.0
+    fields = _scatter(results, rows, ids, defaults, compute_dtype(hidden))
+    return RowStats(*fields[:count]), RowLoss(*fields[count:]), grads.finish()
+
+
+def logp_chunks(
+    hidden: Tensor,
+    head: Head,
+    ids: Tensor,
+    needed: Tensor,
+    grad_logps: Tensor | None,
+    grad_entropy: Tensor | None,
+    temperature: float,
+    chunk_rows: int,
+    wanted: tuple[bool, bool, bool],
+    operations,
+) -> tuple[RowStats, HeadGrads]:
+    """Log-probabilities and entropies, and the gradients of ``(grad_logps * logps + grad_entropy * entropy).sum()``.
+
+    Args:
+        hidden: [M, D]; ids, grad_logps, grad_entropy: [M]; needed: [M], bool; the others get 0.
+    """
+    grads = GradAccumulator(hidden, head, wanted)
+    rows = needed.nonzero().squeeze(-1)
+    row_ids = ids[rows]
+    upstream = [None if grad is None else grad[rows] for grad in (grad_logps, grad_entropy)]
+
+    def operation(logits: Tensor, part: slice) -> tuple[tuple[Tensor, ...], Tensor | None]:
+        chunk_upstream = [None if grad is None else grad[part] for grad in upstream]
+        return operations.logp_rows_(
+            logits, row_ids[part], *chunk_upstream, temperature, head.softcap, head.logit_scale
+        ), None
+
+    results = run_chunks(hidden, head, rows, chunk_rows, grads, operation)
+    fields = _scatter(results, rows, ids, [0.0] * len(RowStats._fields), compute_dtype(hidden))
+    return RowStats(*fields), grads.finish()
+
+
+def _scatter(
+    results: list[tuple[Tensor, ...]], rows: Tensor, ids: Tensor, defaults: list[float], dtype: torch.dtype
+) -> list[Tensor]:
+    """The chunks' results at their rows, [M] each, with defaults elsewhere."""
+    fields = [torch.full(ids.shape, default, dtype=dtype, device=ids.device) for default in defaults]
+    if results:
+        for field, parts in zip(fields, zip(*results, strict=True), strict=True):
+            field.index_copy_(0, rows, torch.cat(parts))
+    return fields

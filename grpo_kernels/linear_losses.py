@@ -1,0 +1,256 @@
+"""The public functions that start from hidden states: no tensor of the size of the logits exists."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from . import ops
+from .backend import choose_backend
+from .checks import check_head, check_logits_and_ids, check_loss_arguments, check_temperature, check_values
+from .config import GRPOLossConfig
+from .linear import default_chunk_rows
+from .losses import GRPOLossOutput, Tokens, loss_output, prepare_tokens
+from .objective import TokenLoss, entropy_weights, per_token_loss, row_weights, total_loss
+from .rows import needed_rows
+from .torch_rows import compute_dtype
+
+
+def linear_grpo_loss(
+    hidden: Tensor,
+    weight: Tensor,
+    completion_ids: Tensor,
+    advantages: Tensor,
+    *,
+    bias: Tensor | None = None,
+    softcap: float | None = None,
+    logit_scale: float = 1.0,
+    completion_mask: Tensor | None = None,
+    old_logps: Tensor | None = None,
+    ref_logps: Tensor | None = None,
+    token_weights: Tensor | None = None,
+    num_items_in_batch: Tensor | float | None = None,
+    all_metrics: bool = False,
+    chunk_bytes: int | None = None,
+    backend: str | None = None,
+    config: GRPOLossConfig = GRPOLossConfig(),  # noqa: B008 (frozen)
+) -> GRPOLossOutput:
+    """``grpo_loss`` of the logits ``softcap(logit_scale * (hidden @ weight.T + bias))``, which are never held whole.
+
+    The gradients are computed in the forward pass, a chunk of tokens at a time. Masked tokens are never multiplied with
+    the head. With beta = 0 and no entropy bonus, neither are tokens whose advantage or token weight is 0: their
+    gradient is 0. A frozen head (``weight.requires_grad`` is False) gets no gradient and costs nothing.
+
+    Args:
+        hidden: [B, T, D], float32, bfloat16, float16 or float64: the hidden state before each token.
+        weight: [V, D], of the same dtype and device; may be tied or trainable.
+        bias: [V] or None.
+        softcap: ``c`` of ``c * tanh(x / c)`` (Gemma 2), > 0, or None.
+        logit_scale: > 0 (Cohere's logit_scale; 1 / logits_scaling of Granite).
+        all_metrics: compute the tokens without gradient too, so that log-probabilities and metrics cover every
+            unmasked token. ``metrics["metric_tokens"]`` is the number of tokens that they cover.
+        chunk_bytes: bytes of float32 logits held at a time; None: what suits the device.
+        completion_ids and the others: as for ``grpo_loss``.
+
+    Raises:
+        TypeError, ValueError: an argument has a wrong type, shape, dtype, device or value; the message names it.
+    """
+    check_head(hidden, weight, bias, softcap, logit_scale, chunk_bytes)
+    check_logits_and_ids(hidden, completion_ids, "completion_ids", "hidden", "[B, T, D]")
+    check_loss_arguments(
+        hidden, advantages, completion_mask, old_logps, ref_logps, token_weights, num_items_in_batch, config
+    )
+    backend = choose_backend(backend, hidden)
+    active = torch.ones_like(completion_ids, dtype=torch.bool) if completion_mask is None else completion_mask != 0
+    check_values(completion_ids, "completion_ids", weight.shape[0], active, advantages)
+    tokens = prepare_tokens(
+        completion_ids, active, advantages, old_logps, ref_logps, token_weights, compute_dtype(hidden)
+    )
+    needed = active if all_metrics else needed_rows(tokens, config)
+    head = (weight, bias, softcap or 0.0, logit_scale)
+    if backend == "eager":
+        raise ValueError("backend is 'eager'; allowed: torch, triton (for eager, pass the logits to grpo_loss)")
+    route = _by_logps if config.needs_whole_sequence else _by_rows
+    loss, logps, entropy, result = route(hidden, head, tokens, needed, num_items_in_batch, config, chunk_bytes, backend)
+    computed = tokens._replace(active=needed, mask=needed.to(tokens.mask.dtype))
+    output = loss_output(loss, logps, entropy, result, computed, config)
+    output.metrics["metric_tokens"] = needed.sum()
+    return output
+
+
+def linear_token_logps(
+    hidden: Tensor,
+    weight: Tensor,
+    ids: Tensor,
+    temperature: float = 1.0,
+    return_entropy: bool = False,
+    *,
+    mask: Tensor | None = None,
+    bias: Tensor | None = None,
+    softcap: float | None = None,
+    logit_scale: float = 1.0,
+    chunk_bytes: int | None = None,
+    backend: str | None = None,
+) -> Tensor | tuple[Tensor, Tensor]:
+    """``token_logps`` of the logits ``softcap(logit_scale * (hidden @ weight.T + bias))``, which are never held whole.
+
+    Differentiable for any loss of the caller's. With a frozen head and without entropies the forward pass keeps
+    dlogp/dhidden ([B, T, D]), and backward only scales it; otherwise backward computes the chunks again.
+
+    Args:
+        hidden: [B, T, D]; weight: [V, D]; ids: [B, T]; the head as for ``linear_grpo_loss``.
+        mask: [B, T], the tokens to compute; the others give 0. None means all.
+
+    Returns:
+        logps [B, T], or ``(logps, entropy)``; float32 (float64 for float64 hidden states).
+
+    Raises:
+        TypeError, ValueError: an argument has a wrong type, shape, dtype, device or value; the message names it.
+    """
+    check_head(hidden, weight, bias, softcap, logit_scale, chunk_bytes)
+    check_logits_and_ids(hidden, ids, "ids", "hidden", "[B, T, D]")
+    check_temperature(temperature)
+    backend = choose_backend(backend, hidden)
+    needed = torch.ones_like(ids, dtype=torch.bool) if mask is None else mask != 0
+    check_values(ids, "ids", weight.shape[0], needed, None)
+    ids = ids.to(torch.int64).masked_fill(~needed, 0)
+    head = (weight, bias, softcap or 0.0, logit_scale)
+    logps, entropy = _logps(hidden, head, ids, needed, temperature, return_entropy, chunk_bytes, backend)
+    return (logps, entropy) if return_entropy else logps
+
+
+def _by_rows(
+    hidden: Tensor,
+    head: tuple[Tensor, Tensor | None, float, float],
+    tokens: Tokens,
+    needed: Tensor,
+    num_items_in_batch: Tensor | float | None,
+    config: GRPOLossConfig,
+    chunk_bytes: int | None,
+    backend: str,
+) -> tuple[Tensor, Tensor, Tensor, TokenLoss]:
+    """Token-level objectives: loss and gradient of a chunk before the next."""
+    weight, bias, softcap, logit_scale = head
+
+    def row_values(values: Tensor | None) -> Tensor | None:
+        return None if values is None else values.expand_as(tokens.ids).contiguous()
+
+    losses, kl, ratio, logps, entropy, *_ = ops.linear_grpo_rows(
+        hidden,
+        weight,
+        bias,
+        tokens.ids,
+        needed,
+        row_values(tokens.advantages),
+        tokens.old_logps,
+        tokens.ref_logps,
+        row_values(tokens.token_weights),
+        row_weights(config, tokens.mask, num_items_in_batch).contiguous(),
+        entropy_weights(config, tokens.mask).contiguous() if config.entropy_coef != 0.0 else None,
+        ops.row_options(config, backend)[0],
+        ops.number_tensor(config.temperature, softcap, logit_scale),
+        default_chunk_rows(weight.shape[0], hidden.device, chunk_bytes),
+        _wanted(hidden, weight, bias),
+        *ops.row_options(config, backend)[1:],
+    )
+    return losses.sum(), logps, entropy, TokenLoss(losses, ratio, None if tokens.ref_logps is None else kl, None)
+
+
+def _by_logps(
+    hidden: Tensor,
+    head: tuple[Tensor, Tensor | None, float, float],
+    tokens: Tokens,
+    needed: Tensor,
+    num_items_in_batch: Tensor | float | None,
+    config: GRPOLossConfig,
+    chunk_bytes: int | None,
+    backend: str,
+) -> tuple[Tensor, Tensor, Tensor, TokenLoss]:
+    """Objectives that need the whole sequence: log-probabilities first, then autograd over [B, T] tensors."""
+    with_entropy = config.entropy_coef != 0.0
+    logps, entropy = _logps(hidden, head, tokens.ids, needed, config.temperature, with_entropy, chunk_bytes, backend)
+    result = per_token_loss(
+        logps,
+        tokens.advantages,
+        needed.to(tokens.mask.dtype),
+        config,
+        tokens.old_logps,
+        tokens.ref_logps,
+        tokens.token_weights,
+    )
+    losses = result.loss.masked_fill(~needed, 0.0)
+    return total_loss(losses, entropy, tokens.mask, config, num_items_in_batch), logps, entropy, result
+
+
+def _logps(
+    hidden: Tensor,
+    head: tuple[Tensor, Tensor | None, float, float],
+    ids: Tensor,
+    needed: Tensor,
+    temperature: float,
+    differentiable_entropy: bool,
+    chunk_bytes: int | None,
+    backend: str,
+) -> tuple[Tensor, Tensor]:
+    weight, bias, softcap, logit_scale = head
+    numbers = ops.number_tensor(temperature, softcap, logit_scale)
+    chunk_rows = default_chunk_rows(weight.shape[0], hidden.device, chunk_bytes)
+    wanted = _wanted(hidden, weight, bias)
+    keeps_derivative = wanted == [True, False, False] and not differentiable_entropy
+    if not any(wanted):
+        logps, entropy, *_ = ops.linear_token_logps(
+            hidden, weight, bias, ids, needed, None, None, numbers, chunk_rows, wanted, backend
+        )
+        return logps, entropy
+    function = _KeptDerivative if keeps_derivative else _Recomputed
+    return function.apply(hidden, weight, bias, ids, needed, numbers, chunk_rows, wanted, backend)
+
+
+def _wanted(hidden: Tensor, weight: Tensor, bias: Tensor | None) -> list[bool]:
+    """Which of the three need a gradient."""
+    tensors = (hidden, weight, bias)
+    return [torch.is_grad_enabled() and tensor is not None and tensor.requires_grad for tensor in tensors]
+
+
+class _KeptDerivative(torch.autograd.Function):
+    """Log-probabilities whose derivative with respect to the hidden states is kept from the forward pass."""
+
+    @staticmethod
+    def forward(ctx, hidden, weight, bias, ids, needed, numbers, chunk_rows, wanted, backend):
+        ones = torch.ones_like(ids, dtype=compute_dtype(hidden))
+        logps, entropy, derivative, *_ = ops.linear_token_logps(
+            hidden, weight, bias, ids, needed, ones, None, numbers, chunk_rows, wanted, backend
+        )
+        ctx.save_for_backward(derivative)
+        ctx.mark_non_differentiable(entropy)
+        return logps, entropy
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx, grad_logps, _):
+        (derivative,) = ctx.saved_tensors
+        return derivative * grad_logps.unsqueeze(-1).to(derivative.dtype), *[None] * 8
+
+
+class _Recomputed(torch.autograd.Function):
+    """Log-probabilities and entropies whose chunks are computed again in backward, with the gradients known."""
+
+    @staticmethod
+    def forward(ctx, hidden, weight, bias, ids, needed, numbers, chunk_rows, wanted, backend):
+        logps, entropy, *_ = ops.linear_token_logps(
+            hidden, weight, bias, ids, needed, None, None, numbers, chunk_rows, [False] * 3, backend
+        )
+        ctx.save_for_backward(hidden, weight, bias, ids, needed, numbers)
+        ctx.options = chunk_rows, wanted, backend
+        return logps, entropy
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx, grad_logps, grad_entropy):
+        hidden, weight, bias, ids, needed, numbers = ctx.saved_tensors
+        chunk_rows, wanted, backend = ctx.options
+        needed = needed & ((grad_logps != 0) | (grad_entropy != 0))
+        _, _, *grads = ops.linear_token_logps(
+            hidden, weight, bias, ids, needed, grad_logps, grad_entropy, numbers, chunk_rows, wanted, backend
+        )
+        return *(grad if want else None for grad, want in zip(grads, wanted, strict=True)), *[None] * 6
