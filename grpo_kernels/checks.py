@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 
 import torch
 from torch import Tensor
@@ -59,32 +60,54 @@ def check_loss_arguments(
         if num_items_in_batch.numel() != 1:
             raise ValueError(f"num_items_in_batch has shape {_shape(num_items_in_batch)}; allowed: one number")
     elif num_items_in_batch is not None and not (
-        isinstance(num_items_in_batch, (int, float)) and 0 < num_items_in_batch < math.inf
+        isinstance(num_items_in_batch, (int, float))
+        and not isinstance(num_items_in_batch, bool)
+        and 0 < num_items_in_batch <= sys.float_info.max
     ):
         raise ValueError(f"num_items_in_batch is {num_items_in_batch!r}; allowed: a number > 0, or None")
 
 
-def check_values(ids: Tensor, ids_name: str, vocabulary: int, active: Tensor, advantages: Tensor | None) -> None:
-    """Ids of active tokens lie in the vocabulary, and advantages are finite.
+def check_values(
+    ids: Tensor,
+    ids_name: str,
+    vocabulary: int,
+    active: Tensor,
+    advantages: Tensor | None = None,
+    completion_mask: Tensor | None = None,
+    num_items_in_batch: Tensor | float | None = None,
+) -> None:
+    """Ids of active tokens lie in the vocabulary, advantages are finite, a mask is 0 or 1, a count is positive.
 
-    It costs one transfer of three numbers from the device, and is left out where values cannot be read: while
+    It costs one transfer of a few numbers from the device, and is left out where values cannot be read: while
     compiling, with fake tensors, and while a CUDA graph is captured.
     """
     if torch.compiler.is_compiling() or isinstance(ids, FakeTensor) or ids.is_meta or ids.numel() == 0:
         return
     if ids.is_cuda and torch.cuda.is_current_stream_capturing():
         return
-    kept = ids.masked_fill(~active, 0)
-    low, high = torch.aminmax(kept)
-    finite = low.new_ones(()) if advantages is None else torch.isfinite(advantages).all().to(low.dtype)
-    lowest, highest, is_finite = torch.stack((low, high, finite)).tolist()
+    low, high = (value.float() for value in torch.aminmax(ids.masked_fill(~active, 0)))
+    fine = torch.ones_like(low)
+    finite, binary, count = fine, fine, fine
+    if advantages is not None:
+        finite = torch.isfinite(advantages).all().float()
+    if completion_mask is not None and completion_mask.dtype != torch.bool:
+        binary = ((completion_mask == 0) | (completion_mask == 1)).all().float()
+    if isinstance(num_items_in_batch, Tensor):
+        count = num_items_in_batch.float()
+    lowest, highest, is_finite, is_binary, items = torch.stack((low, high, finite, binary, count)).tolist()
     if lowest < 0 or highest >= vocabulary:
-        worst = lowest if lowest < 0 else highest
-        raise ValueError(f"{ids_name} holds {worst}; allowed: 0 to {vocabulary - 1} (the vocabulary of the logits)")
+        worst = int(lowest if lowest < 0 else highest)
+        raise ValueError(f"{ids_name} holds {worst}; allowed: 0 to {vocabulary - 1} (the size of the vocabulary - 1)")
     if not is_finite:
         assert advantages is not None
         bad = advantages[~torch.isfinite(advantages)].flatten()[0].item()
         raise ValueError(f"advantages holds {bad}; allowed: finite numbers")
+    if not is_binary:
+        assert completion_mask is not None
+        bad = completion_mask[(completion_mask != 0) & (completion_mask != 1)].flatten()[0].item()
+        raise ValueError(f"completion_mask holds {bad}; allowed: 0 and 1, or bool")
+    if not 0 < items < math.inf:
+        raise ValueError(f"num_items_in_batch is {items}; allowed: a number > 0")
 
 
 def check_head(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import sys
 from dataclasses import dataclass
 
 LOSS_TYPES = ("grpo", "bnpo", "dr_grpo", "dapo", "luspo", "cispo", "sapo", "vespo")
@@ -35,7 +35,7 @@ class GRPOLossConfig:
         epsilon_high: upper clipping range, >= 0; ``None`` means ``epsilon``. For ``cispo`` it is the upper
             bound of the ratio itself.
         delta: upper bound of the unclipped ratio (two-sided clipping), > 0, or ``None``. Clipped losses only.
-        temperature: sampling temperature, > 0; logits are divided by it.
+        temperature: sampling temperature, > 0 (at least 1e-6); logits are divided by it.
         entropy_coef: weight of the entropy bonus that is subtracted from the loss.
         sapo_temperature_pos, sapo_temperature_neg: sapo's tau where the advantage is > 0, and elsewhere; > 0.
         vespo_k_pos, vespo_lambda_pos, vespo_k_neg, vespo_lambda_neg: vespo's gamma parameters; >= 0.
@@ -68,9 +68,12 @@ class GRPOLossConfig:
         _check_choice("loss_type", self.loss_type, LOSS_TYPES)
         _check_choice("importance_sampling_level", self.importance_sampling_level, IMPORTANCE_SAMPLING_LEVELS)
         _check_choice("kl_estimator", self.kl_estimator, KL_ESTIMATORS)
+        if not isinstance(self.use_bias_correction_kl, bool):
+            raise TypeError(f"use_bias_correction_kl is {self.use_bias_correction_kl!r}; allowed: True, False")
         for name in ("beta", "epsilon", "vespo_k_pos", "vespo_lambda_pos", "vespo_k_neg", "vespo_lambda_neg"):
             _check_number(name, getattr(self, name), "a finite number >= 0", lambda x: x >= 0)
-        for name in ("temperature", "sapo_temperature_pos", "sapo_temperature_neg"):
+        _check_number("temperature", self.temperature, "a finite number > 0 (at least 1e-6)", lambda x: x >= 1e-6)
+        for name in ("sapo_temperature_pos", "sapo_temperature_neg"):
             _check_number(name, getattr(self, name), "a finite number > 0", lambda x: x > 0)
         _check_number("entropy_coef", self.entropy_coef, "a finite number", lambda x: True)
         if self.epsilon_high is not None:
@@ -116,6 +119,6 @@ def _check_choice(name: str, value: object, allowed: tuple[str, ...]) -> None:
 def _check_number(name: str, value: object, allowed: str, is_allowed) -> None:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise TypeError(f"{name} is {value!r} ({type(value).__name__}); allowed: {allowed}")
-    # Comparisons, unlike math.isfinite, can be traced by torch.compile; NaN fails them.
-    if not (-math.inf < value < math.inf and is_allowed(value)):
+    # Comparisons, unlike math.isfinite, can be traced by torch.compile; infinities and NaN fail them.
+    if not (-sys.float_info.max <= value <= sys.float_info.max and is_allowed(value)):
         raise ValueError(f"{name} is {value!r}; allowed: {allowed}")

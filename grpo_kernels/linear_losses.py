@@ -10,7 +10,7 @@ from .backend import choose_backend
 from .checks import check_head, check_logits_and_ids, check_loss_arguments, check_temperature, check_values
 from .config import GRPOLossConfig
 from .linear import default_chunk_rows
-from .losses import GRPOLossOutput, Tokens, loss_output, prepare_tokens
+from .losses import GRPOLossOutput, Tokens, as_number, loss_output, prepare_tokens
 from .objective import TokenLoss, entropy_weights, per_token_loss, row_weights, total_loss
 from .rows import needed_rows
 from .torch_rows import compute_dtype
@@ -62,9 +62,18 @@ def linear_grpo_loss(
     )
     backend = choose_backend(backend, hidden)
     active = torch.ones_like(completion_ids, dtype=torch.bool) if completion_mask is None else completion_mask != 0
-    check_values(completion_ids, "completion_ids", weight.shape[0], active, advantages)
     tokens = prepare_tokens(
-        completion_ids, active, advantages, old_logps, ref_logps, token_weights, compute_dtype(hidden)
+        completion_ids, active, advantages, old_logps, ref_logps, token_weights, compute_dtype(hidden), config
+    )
+    num_items_in_batch = as_number(num_items_in_batch, tokens.mask)
+    check_values(
+        completion_ids,
+        "completion_ids",
+        weight.shape[0],
+        active,
+        tokens.advantages,
+        completion_mask,
+        num_items_in_batch,
     )
     needed = active if all_metrics else needed_rows(tokens, config)
     head = (weight, bias, softcap or 0.0, logit_scale)

@@ -12,6 +12,7 @@ from . import ops
 from .backend import choose_backend
 from .checks import check_logits_and_ids, check_loss_arguments, check_temperature, check_values
 from .config import GRPOLossConfig
+from .memory import check_may_be_overwritten, check_not_overwritten, mark_overwritten
 from .metrics import loss_metrics
 from .objective import TokenLoss, entropy_weights, per_token_loss, row_weights, total_loss
 from .reference import eager_grpo_loss, eager_token_logps
@@ -55,9 +56,11 @@ def grpo_loss(
 ) -> GRPOLossOutput:
     """The GRPO loss (DeepSeekMath, 2402.03300, and the variants of ``GRPOLossConfig``) from logits.
 
-    No tensor of the size of the logits is allocated: backward writes the gradient over the logits. Using the same
-    logits a second time in autograd after that raises its in-place error. Logits that are a leaf, or a view
-    of one, keep their values, and their gradient gets memory of its own.
+    No tensor of the size of the logits is allocated: backward writes the gradient over the logits. Any use of the same
+    logits after that raises an error, autograd's or ours; give this function ``logits.clone()`` where they are needed
+    again. Logits that are a leaf (or a view of one), overlap themselves, or come from ``torch.compile`` or another
+    Python autograd function keep their values, and their gradient gets memory of its own. (For a slice such as
+    ``logits[:, :-1]``, PyTorch's own backward of the slice allocates the gradient of the whole.)
 
     Args:
         logits: [B, T, V], float32, bfloat16, float16 or float64, any strides (``logits[:, -T-1:-1]`` is not copied);
@@ -65,14 +68,17 @@ def grpo_loss(
             Values of -inf are probability 0.
         completion_ids: [B, T], int64 or int32; anything where the mask is 0.
         advantages: [B], [B, 1] or [B, T], finite.
-        completion_mask: [B, T], bool or 0/1: the tokens that count; None means all.
+        completion_mask: [B, T], bool, or numbers that are 0 or 1: the tokens that count; None means all.
         old_logps: [B, T], log-probabilities under the policy that sampled, at the same temperature. None means that
             this policy sampled them: the ratio is exactly 1 and carries the gradient.
         ref_logps: [B, T], log-probabilities under the reference; required when ``config.beta`` is not 0.
-        token_weights: [B, T] or [B, 1], multiplied into the policy term (importance-sampling correction, masks).
-        num_items_in_batch: tokens in the whole accumulated batch, for dapo, cispo and vespo; None means this call's.
+        token_weights: [B, T] or [B, 1], multiplied into the policy term (importance-sampling correction, masks). For
+            vespo they enter its sequence weight instead, at masked tokens too, as in TRL: put 1 there.
+        num_items_in_batch: tokens in the whole accumulated batch, for dapo, cispo and vespo: a number > 0, or a tensor
+            that holds one; None means this call's.
         overwrite_logits: the caller owns the logits and will not read them again: the gradient replaces them during
-            the forward pass, which saves reading them again in backward.
+            the forward pass, which saves reading them again in backward. Float16 logits under a loss scaler lose small
+            gradients this way, because they are rounded before the scale arrives.
         backend: "triton", "torch" or "eager"; None chooses by device, or by ``GRPO_KERNELS_BACKEND``.
         config: the objective.
 
@@ -80,14 +86,24 @@ def grpo_loss(
         TypeError, ValueError: an argument has a wrong type, shape, dtype, device or value; the message names it.
     """
     check_logits_and_ids(logits, completion_ids, "completion_ids")
+    check_not_overwritten(logits)
     check_loss_arguments(
         logits, advantages, completion_mask, old_logps, ref_logps, token_weights, num_items_in_batch, config
     )
     backend = choose_backend(backend, logits)
     active = torch.ones_like(completion_ids, dtype=torch.bool) if completion_mask is None else completion_mask != 0
-    check_values(completion_ids, "completion_ids", logits.shape[-1], active, advantages)
     tokens = prepare_tokens(
-        completion_ids, active, advantages, old_logps, ref_logps, token_weights, compute_dtype(logits)
+        completion_ids, active, advantages, old_logps, ref_logps, token_weights, compute_dtype(logits), config
+    )
+    num_items_in_batch = as_number(num_items_in_batch, tokens.mask)
+    check_values(
+        completion_ids,
+        "completion_ids",
+        logits.shape[-1],
+        active,
+        tokens.advantages,
+        completion_mask,
+        num_items_in_batch,
     )
     if backend == "eager":
         loss, logps, entropy, result = eager_grpo_loss(
@@ -129,6 +145,7 @@ def token_logps(
         TypeError, ValueError: an argument has a wrong type, shape, dtype, device or value; the message names it.
     """
     check_logits_and_ids(logits, ids, "ids")
+    check_not_overwritten(logits)
     check_temperature(temperature)
     backend = choose_backend(backend, logits)
     active = torch.ones_like(ids, dtype=torch.bool)
@@ -138,6 +155,7 @@ def token_logps(
         logps, entropy = eager_token_logps(logits, ids, temperature)
     else:
         logps, entropy, *_ = ops.token_stats(logits, ids.contiguous(), active, ops.number_tensor(temperature), backend)
+    logps, entropy = (values.to(compute_dtype(logits)) for values in (logps, entropy))
     return (logps, entropy) if return_entropy else logps
 
 
@@ -165,16 +183,20 @@ def prepare_tokens(
     ref_logps: Tensor | None,
     token_weights: Tensor | None,
     dtype: torch.dtype,
+    config: GRPOLossConfig,
 ) -> Tokens:
+    """The arguments of a loss, once their shapes are checked, as ``Tokens``."""
     inactive = ~active
-
-    def number(values: Tensor | None) -> Tensor | None:
-        return None if values is None else values.detach().to(dtype)
 
     def per_token(values: Tensor | None) -> Tensor | None:
         return None if values is None else values.detach().to(dtype).masked_fill(inactive, 0.0)
 
     advantages = advantages.unsqueeze(-1) if advantages.dim() == 1 else advantages
+    if token_weights is not None:
+        token_weights = token_weights.detach().to(dtype)
+        # vespo, as TRL defines it, reads the weights of masked tokens too.
+        if token_weights.shape == active.shape and config.loss_type != "vespo":
+            token_weights = token_weights.masked_fill(inactive, 0.0)
     return Tokens(
         ids.to(torch.int64).masked_fill(inactive, 0),
         active,
@@ -182,8 +204,15 @@ def prepare_tokens(
         advantages.detach().to(dtype),
         per_token(old_logps),
         per_token(ref_logps),
-        number(token_weights),
+        token_weights,
     )
+
+
+def as_number(num_items_in_batch: Tensor | float | None, like: Tensor) -> Tensor | float | None:
+    """The count as a Python number, or as a 0-d tensor in the dtype of ``like``."""
+    if isinstance(num_items_in_batch, Tensor):
+        return num_items_in_batch.detach().reshape(()).to(like.device, like.dtype)
+    return num_items_in_batch
 
 
 def _in_two_launches(
@@ -212,8 +241,13 @@ def _in_one_launch(
     def row_values(values: Tensor | None) -> Tensor | None:
         return None if values is None else values.expand_as(tokens.ids).contiguous()
 
-    # A traced graph keeps its tensors: there the compiler decides what is overwritten.
-    overwrite = overwrite_logits and not torch.compiler.is_compiling()
+    # A traced graph keeps its tensors: there the compiler decides what is overwritten. Without a gradient to compute
+    # the logits stay as they are.
+    overwrite = (
+        overwrite_logits and logits.requires_grad and torch.is_grad_enabled() and not torch.compiler.is_compiling()
+    )
+    if overwrite:
+        check_may_be_overwritten(logits)
     losses, kl, ratio, logps, entropy = (_OverwritingRows.apply if overwrite else _fused_rows)(
         logits,
         tokens.ids.contiguous(),
@@ -236,7 +270,7 @@ def loss_output(
     inactive = ~tokens.active
 
     def detached(values: Tensor, default: float = 0.0) -> Tensor:
-        values = values.detach()
+        values = values.detach().to(tokens.mask.dtype)
         return values.masked_fill(inactive, default) if values.shape == inactive.shape else values
 
     ratio, entropy = detached(result.ratio, 1.0), detached(entropy)
@@ -258,13 +292,15 @@ class _OverwritingRows(torch.autograd.Function):
         ctx.backend = arguments[9]
         loss, _, kl, ratio, logps, entropy, *_ = ops.grpo_rows_(logits, *arguments)
         ctx.save_for_backward(logits)
+        mark_overwritten(logits)
         ctx.mark_non_differentiable(kl, ratio, logps, entropy)
         return loss, kl, ratio, logps, entropy
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
     def backward(ctx, grad_loss, *_):
+        ops.refuse_second_derivatives()
         (logits,) = ctx.saved_tensors
         grad = logits.detach()
         ops.scale_rows_(grad, grad_loss.contiguous(), ctx.backend)
+        mark_overwritten(logits)
         return grad, *[None] * 13

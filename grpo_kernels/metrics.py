@@ -27,7 +27,7 @@ def loss_metrics(
 
     def mean(values: Tensor) -> Tensor:
         if values.shape[-1] == 1 and mask.shape[-1] != 1:
-            return values.mean()  # one value per sequence
+            return values.sum() / max(values.numel(), 1)  # one value per sequence
         return values.masked_fill(mask == 0, 0.0).sum() / mask.sum().clamp(min=1.0)
 
     metrics = {"entropy": mean(entropy)}

@@ -14,6 +14,8 @@ from torch import Tensor
 
 from .config import GRPOLossConfig
 
+# Ratios end at exp(80), which float32 holds: an infinite one would turn a weight of 0 into NaN.
+MAX_LOG_RATIO = 80.0
 VESPO_MAX_LOG_RATIO = 20.0
 VESPO_MIN_LOG_WEIGHT = math.log(1e-8)
 
@@ -79,7 +81,9 @@ def log_ratio(logps: Tensor, old_logps: Tensor | None) -> Tensor:
     safe = logps.masked_fill(impossible, 0.0)
     if old_logps is None:
         return safe - safe.detach()
-    return (safe - old_logps).masked_fill(impossible, -math.inf)
+    difference = safe - old_logps
+    at_most = MAX_LOG_RATIO + (safe - safe.detach())
+    return torch.where(difference > MAX_LOG_RATIO, at_most, difference).masked_fill(impossible, -math.inf)
 
 
 def masked_sequence_mean(values: Tensor, mask: Tensor) -> Tensor:
@@ -104,7 +108,7 @@ def kl_estimate(logps: Tensor, ref_logps: Tensor, estimator: str) -> Tensor:
         return -difference
     if estimator == "k2":
         return 0.5 * difference * difference
-    return torch.expm1(difference) - difference
+    return (torch.expm1(difference) - difference).masked_fill(difference == math.inf, math.inf)
 
 
 def vespo_weight(
@@ -146,6 +150,8 @@ def per_token_loss(
         token_weights: [B, T] or [B, 1]; they multiply the policy term (for vespo they enter its weight instead).
         mask: [B, T], floating; only the sequence-level quantities use it.
     """
+    # A token of probability 0 has no gradient to carry.
+    logps = torch.where(logps == -math.inf, logps.detach(), logps)
     log_ratios = log_ratio(logps, old_logps)
     ratio = importance_ratio(log_ratios, mask, config)
     phi = None

@@ -1,22 +1,22 @@
 """The row operations as torch operators, with fake (shape-only) versions and gradients.
 
 ``token_stats`` and ``grpo_rows`` leave the logits alone and are differentiable. Their backward writes the gradient over
-the logits and gives that same memory to autograd; PyTorch's version counter then makes any later use of the logits by
-autograd an error. Two cases keep the logits and get memory of their own for the gradient: logits that are, or are a
-view of, a leaf (a parameter would be destroyed), and graphs traced by ``torch.compile``, where the compiler plans
-memory.
+the logits and gives that same memory to autograd, where ``memory.may_overwrite`` allows it; PyTorch's version counter
+then makes any later use of the logits by autograd an error. In graphs traced by ``torch.compile`` the gradient is a new
+tensor: there the compiler plans memory.
 
 ``grpo_rows_`` computes the gradient in the forward pass, over the logits.
 """
 
 from __future__ import annotations
 
+import functools
 import math
 
 import torch
 from torch import Tensor
 
-from . import torch_rows
+from . import memory, torch_rows
 from .config import GRPOLossConfig
 from .linear import Head, HeadGrads, logp_chunks, loss_chunks
 from .torch_rows import RowLoss, RowStats, compute_dtype
@@ -96,7 +96,19 @@ def _row_config(numbers: Tensor, loss_type: str, kl_estimator: str, use_bias_cor
     )
 
 
+def _full_precision(operator):
+    """Operator implementations run outside autocast, which would round their products."""
+
+    @functools.wraps(operator)
+    def run(tensor, *arguments):
+        with torch.autocast(tensor.device.type, enabled=False):
+            return operator(tensor, *arguments)
+
+    return run
+
+
 def _implementation(backend: str):
+    """The module whose row operations run."""
     if backend == "triton":
         from .kernels import launch
 
@@ -105,18 +117,21 @@ def _implementation(backend: str):
 
 
 @torch.library.custom_op("grpo_kernels::token_stats", mutates_args=(), schema=_STATS_SCHEMA)
+@_full_precision
 def token_stats(logits, ids, active, temperature, backend):
     """``(logps, entropy, peak, total, miss)`` of every active row, [B, T] each; the first two are differentiable."""
     return tuple(_implementation(backend).token_stats(logits, ids, active, temperature.item()))
 
 
 @torch.library.custom_op("grpo_kernels::grpo_rows", mutates_args=(), schema=_LOSS_SCHEMA.format(alias=""))
+@_full_precision
 def grpo_rows(logits, *arguments):
     """``(loss, derivative, kl, ratio)`` and the statistics of every row, [B, T] each; ``loss`` is differentiable."""
     return _run_grpo_rows(logits, *arguments, overwrite_logits=False)
 
 
 @torch.library.custom_op("grpo_kernels::grpo_rows_", mutates_args=("logits",), schema=_LOSS_SCHEMA.format(alias="(a!)"))
+@_full_precision
 def grpo_rows_(logits, *arguments):
     """``grpo_rows`` that turns the logits into the gradient of ``loss.sum()``."""
     return _run_grpo_rows(logits, *arguments, overwrite_logits=True)
@@ -136,6 +151,7 @@ def _run_grpo_rows(
 @torch.library.custom_op(
     "grpo_kernels::row_grad", mutates_args=(), schema=_GRAD_SCHEMA.format(alias="", result="Tensor")
 )
+@_full_precision
 def row_grad(logits, ids, peak, total, miss, entropy, grad_logps, grad_entropy, temperature, backend):
     """d(loss)/d(logits) in memory of its own; see ``torch_rows.row_grad``."""
     out = torch.empty_like(logits)
@@ -148,6 +164,7 @@ def row_grad(logits, ids, peak, total, miss, entropy, grad_logps, grad_entropy, 
 @torch.library.custom_op(
     "grpo_kernels::row_grad_", mutates_args=("logits",), schema=_GRAD_SCHEMA.format(alias="(a!)", result="()")
 )
+@_full_precision
 def row_grad_(logits, ids, peak, total, miss, entropy, grad_logps, grad_entropy, temperature, backend):
     """d(loss)/d(logits), written over the logits."""
     _implementation(backend).row_grad(
@@ -158,6 +175,7 @@ def row_grad_(logits, ids, peak, total, miss, entropy, grad_logps, grad_entropy,
 @torch.library.custom_op(
     "grpo_kernels::scale_rows_", mutates_args=("grad",), schema="(Tensor(a!) grad, Tensor scale, str backend) -> ()"
 )
+@_full_precision
 def scale_rows_(grad, scale, backend):
     """Multiply every row of ``grad`` [B, T, V] by ``scale`` [B, T]."""
     _implementation(backend).scale_rows(grad, scale)
@@ -200,57 +218,78 @@ def _fake_rows(logits: Tensor, ids: Tensor, count: int) -> tuple[Tensor, ...]:
 def _save_token_stats(ctx, inputs, output):
     logits, ids, active, temperature, ctx.backend = inputs
     _, entropy, peak, total, miss = output
-    ctx.save_for_backward(logits, ids, peak, total, miss, entropy, temperature, active)
+    ctx.save_for_backward(logits, ids, active, peak, total, miss, entropy, temperature)
+    ctx.set_materialize_grads(False)
 
 
 def _token_stats_backward(ctx, grad_logps, grad_entropy, *_):
-    return _logits_grad(ctx, grad_logps, grad_entropy), None, None, None, None
+    logits, ids, active, peak, total, miss, entropy, temperature = ctx.saved_tensors
+    if grad_logps is None:
+        grad_logps = torch.zeros_like(total)
+    stats = (ids, active, peak, total, miss, entropy)
+    return logits_grad(logits, stats, grad_logps, grad_entropy, temperature, ctx.backend), None, None, None, None
 
 
 def _save_grpo_rows(ctx, inputs, output):
     logits, ids, active = inputs[:3]
     entropy_weights, numbers, ctx.backend = inputs[8:11]
     _, derivative, _, _, _, entropy, peak, total, miss = output
-    ctx.save_for_backward(logits, ids, peak, total, miss, entropy, numbers, active, derivative, entropy_weights)
+    ctx.save_for_backward(
+        logits, ids, active, peak, total, miss, entropy, numbers, derivative, entropy_weights
+    )  # fmt: skip
 
 
 def _grpo_rows_backward(ctx, grad_loss, *_):
-    derivative, entropy_weights = ctx.saved_tensors[8:]
+    logits, ids, active, peak, total, miss, entropy, numbers, derivative, entropy_weights = ctx.saved_tensors
     grad_entropy = None if entropy_weights is None else -grad_loss * entropy_weights
-    return _logits_grad(ctx, grad_loss * derivative, grad_entropy), *[None] * 13
+    stats = (ids, active, peak, total, miss, entropy)
+    return logits_grad(logits, stats, grad_loss * derivative, grad_entropy, numbers[0], ctx.backend), *[None] * 13
 
 
 token_stats.register_autograd(_token_stats_backward, setup_context=_save_token_stats)
 grpo_rows.register_autograd(_grpo_rows_backward, setup_context=_save_grpo_rows)
 
 
-def _logits_grad(ctx, grad_logps: Tensor, grad_entropy: Tensor | None) -> Tensor:
-    """The gradient of the logits, over the logits themselves where that is allowed."""
-    logits, *row_tensors, numbers, active = ctx.saved_tensors[:8]
+def logits_grad(
+    logits: Tensor,
+    stats: tuple[Tensor, ...],
+    grad_logps: Tensor,
+    grad_entropy: Tensor | None,
+    temperature: Tensor,
+    backend: str,
+) -> Tensor:
+    """The gradient of the logits, over the logits themselves where that is allowed.
+
+    ``stats`` are ``(ids, active, peak, total, miss, entropy)``; inactive rows have no gradient.
+    """
+    ids, active, *row_stats = stats
     inactive = ~active
     arguments = (
-        *row_tensors,
+        ids,
+        *row_stats,
         grad_logps.masked_fill(inactive, 0.0).contiguous(),
         None if grad_entropy is None else grad_entropy.masked_fill(inactive, 0.0).contiguous(),
-        numbers[0],
-        ctx.backend,
+        temperature,
+        backend,
     )
-    if not _may_overwrite(logits):
-        return row_grad(logits, *arguments)
+    if type(logits) is Tensor and not torch.compiler.is_compiling():
+        refuse_second_derivatives()
+        if memory.may_overwrite(logits):
+            grad = logits.detach()
+            row_grad_(grad, *arguments)
+            memory.mark_overwritten(logits)
+            return grad
+    return row_grad(logits, *arguments)
+
+
+def refuse_second_derivatives() -> None:
+    """In a backward pass: gradients are enabled only if the caller wants to differentiate it again."""
     if torch.is_grad_enabled():
         raise RuntimeError("grpo_kernels computes first derivatives only: call backward without create_graph=True")
-    grad = logits.detach()
-    row_grad_(grad, *arguments)
-    return grad
-
-
-def _may_overwrite(logits: Tensor) -> bool:
-    """Whether backward may write over the logits: plain tensors that autograd computed, not leaves or their views."""
-    root = logits if logits._base is None else logits._base
-    return type(logits) is Tensor and not root.is_leaf
 
 
 @torch.library.custom_op("grpo_kernels::linear_grpo_rows", mutates_args=(), schema=_LINEAR_LOSS_SCHEMA)
+@_full_precision
 def linear_grpo_rows(
     hidden, weight, bias, ids, needed, advantages, old, ref, token_weights, weights, entropy_weights, numbers,
     head_numbers, chunk_rows, wanted, backend, *options,
@@ -273,6 +312,7 @@ def linear_grpo_rows(
 
 
 @torch.library.custom_op("grpo_kernels::linear_token_logps", mutates_args=(), schema=_LINEAR_LOGPS_SCHEMA)
+@_full_precision
 def linear_token_logps(
     hidden, weight, bias, ids, needed, grad_logps, grad_entropy, head_numbers, chunk_rows, wanted, backend
 ):

@@ -22,8 +22,8 @@ def top_entropy_mask(entropy: Tensor, mask: Tensor, quantile: float) -> Tensor:
     if not 0.0 < quantile <= 1.0:
         raise ValueError(f"quantile is {quantile!r}; allowed: above 0 and at most 1")
     kept = mask.bool()
-    if not bool(kept.any()):
-        return torch.zeros_like(entropy)
+    if quantile == 1.0 or not bool(kept.any()):
+        return kept.to(entropy.dtype)
     # In float32, as TRL does. Not torch.quantile, which refuses more than 2^24 elements.
     values = entropy[kept].float().sort().values
     position = (1.0 - quantile) * (values.numel() - 1)

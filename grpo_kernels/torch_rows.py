@@ -245,8 +245,9 @@ def row_grad(
 
 def scale_rows(grad: Tensor, scale: Tensor) -> None:
     """Multiply every row of ``grad`` [B, T, V] by ``scale`` [B, T], in place."""
-    if bool((scale != 1).any()):
-        grad.mul_(scale.unsqueeze(-1))
+    for rows in _blocks(scale != 1, grad.shape[-1]):
+        values = _take(grad, rows).to(compute_dtype(grad))
+        _put(grad, rows, values.mul_(_column(scale, rows)))
 
 
 def _blocks(wanted: Tensor, vocabulary: int) -> Iterator[Tensor]:

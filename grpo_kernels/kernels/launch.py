@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import math
 from typing import NamedTuple
@@ -28,8 +29,11 @@ def launch_settings(vocabulary: int, warp_size: int, has_softcap: bool = False) 
 
 
 def launch(kernel, rows: int, arguments: tuple, **constants) -> None:
-    """Run one program per row."""
-    if rows:
+    """Run one program per row, on the device of the first argument, whichever is the current one."""
+    device = arguments[0].device
+    if not rows:
+        return
+    with contextlib.nullcontext() if device.type == "cpu" else torch.get_device_module(device).device(device):
         kernel[(rows,)](*arguments, **constants)
 
 

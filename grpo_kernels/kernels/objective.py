@@ -5,6 +5,9 @@ import triton.language as tl
 
 from .row_math import expm1
 
+# As in ``grpo_kernels.objective``.
+MAX_LOG_RATIO = tl.constexpr(80.0)
+
 
 @triton.jit
 def policy_loss(
@@ -47,7 +50,7 @@ def kl_loss(logp, ref_logp, ratio, KL: tl.constexpr, BIAS_CORRECTED: tl.constexp
     d = ref_logp - logp
     if KL == "k1":
         kl = -d
-        slope = 1.0 + 0.0 * d
+        slope = tl.where(d == d, 1.0, d)
     elif KL == "k2":
         kl = 0.5 * d * d
         slope = -d
@@ -82,7 +85,9 @@ def token_objective(
     """``(loss, derivative, kl, ratio)`` of a token. KL is "none" without a reference."""
     impossible = logp == float("-inf")
     if HAS_OLD:
-        ratio = tl.where(impossible, 0.0, tl.exp(logp - old_logp))
+        log_ratio = logp - old_logp
+        log_ratio = tl.where(log_ratio > MAX_LOG_RATIO, MAX_LOG_RATIO, log_ratio)
+        ratio = tl.where(impossible, 0.0, tl.exp(log_ratio))
     else:
         # Without old log-probabilities the ratio is 1 in value and carries the gradient.
         ratio = 1.0 + 0.0 * advantage
@@ -93,5 +98,5 @@ def token_objective(
     if KL != "none":
         kl, slope = kl_loss(logp, ref_logp, ratio, KL, BIAS_CORRECTED)
         loss += tl.where(beta == 0.0, 0.0, beta * kl)
-        derivative += beta * slope
+        derivative += tl.where(beta == 0.0, 0.0, beta * slope)
     return loss, tl.where(impossible, 0.0, derivative), kl, ratio

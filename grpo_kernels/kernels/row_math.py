@@ -9,8 +9,9 @@ import triton
 import triton.language as tl
 
 LN2 = tl.constexpr(0.6931471805599453)
-# Stands for x - peak where x is -inf: its exp2 is 0, and 0 times it is 0, where -inf would give NaN.
+# A bound of (x - peak) / T: its exponential is 0, and 0 times it is 0, where -inf would give NaN.
 FLOOR = tl.constexpr(-1.0e30)
+LOWEST_FLOOR = tl.constexpr(-1.0e37)
 
 
 @triton.jit
@@ -58,10 +59,17 @@ def cap_slope(x, softcap, cap_scale):
 
 
 @triton.jit
-def exponents(x, peak, scale_hi, scale_lo):
-    """``(x - peak) / T`` in units of ln 2."""
-    d = tl.where(x == float("-inf"), FLOOR, x - peak)
+def exponents(x, peak, floor, scale_hi, scale_lo):
+    """``(x - peak) / T`` in units of ln 2, bounded below. A NaN stays."""
+    d = x - peak
+    d = tl.where(d < floor, floor, d)
     return d * scale_hi + d * scale_lo
+
+
+@triton.jit
+def floor_at(temperature):
+    """FLOOR in the unit of the logits."""
+    return tl.maximum(FLOOR * temperature, LOWEST_FLOOR)
 
 
 @triton.jit
@@ -91,6 +99,7 @@ def row_stats(
     if HAS_SOFTCAP:
         x_target = capped(x_target, inside, softcap, cap_scale)
     lanes = tl.arange(0, BLOCK)
+    floor = floor_at(temperature)
     peak = float("-inf")
     rest_lanes = tl.zeros([BLOCK], dtype=tl.float32)
     weighted_lanes = tl.zeros([BLOCK], dtype=tl.float32)
@@ -102,13 +111,12 @@ def row_stats(
         new_peak = tl.maximum(peak, tl.max(x, 0))
         shift = tl.where(new_peak == float("-inf"), 0.0, new_peak)
         if new_peak > peak:
-            rise = tl.where(peak == float("-inf"), 0.0, peak - shift)
-            drop = rise * scale_hi + rise * scale_lo
+            drop = tl.where(peak == float("-inf"), 0.0, exponents(peak, shift, floor, scale_hi, scale_lo))
             shrink = tl.exp2(drop)
             weighted_lanes = shrink * (weighted_lanes + drop * rest_lanes)
             rest_lanes = shrink * rest_lanes
         peak = new_peak
-        a = exponents(x, shift, scale_hi, scale_lo)
+        a = exponents(x, shift, floor, scale_hi, scale_lo)
         e = tl.where(columns == target, 0.0, tl.exp2(a))
         rest_lanes += e
         weighted_lanes += e * a
@@ -167,12 +175,13 @@ def write_row_grad(
         inverse_total = 1.0 / total
         log_total = tl.log(total)
         at_target = grad_logp * miss
+        floor = floor_at(temperature)
         for block in range(0, BLOCKS):
             columns = (BLOCKS - 1 - block) * BLOCK + lanes
             x = load_logits(row, columns, stride_v, V, UNIT_STRIDE, "evict_first")
             if HAS_SOFTCAP:
                 x = capped(x, columns < V, softcap, cap_scale)
-            a = exponents(x, peak, scale_hi, scale_lo)
+            a = exponents(x, peak, floor, scale_hi, scale_lo)
             p = tl.exp2(a) * inverse_total
             grad = tl.where(columns == target, at_target, -grad_logp * p)
             if HAS_ENTROPY:

@@ -55,6 +55,8 @@ def cases():
     for objective, kl in itertools.product(("clip", "cispo", "sapo"), ("none", "k1", "k2", "k3")):
         constants = grpo_constants(OBJECTIVE=objective, KL=kl, HAS_TOKEN_WEIGHTS=False, HAS_ENTROPY=False)
         yield kernels.grpo_kernel, constants, "bf16", VOCABULARY, TARGETS[2]
+    for constants in ({"HAS_OLD": False}, {"UNIT_STRIDE": False}):
+        yield kernels.grpo_kernel, grpo_constants(**constants), "bf16", VOCABULARY, TARGETS[2]
     for vocabulary in (17, 1000, 32001, 50257):
         yield kernels.grpo_kernel, grpo_constants(), "bf16", vocabulary, TARGETS[2]
 
@@ -62,7 +64,7 @@ def cases():
 def compile_kernel(kernel, constants, dtype, vocabulary, target):
     """As ``launch`` would, with contiguous logits."""
     block, num_warps = launch_settings(vocabulary, target.warp_size, constants.get("HAS_SOFTCAP", False))
-    constants = constants | {"V": vocabulary, "BLOCK": block, "UNIT_STRIDE": True}
+    constants = {"UNIT_STRIDE": True} | constants | {"V": vocabulary, "BLOCK": block}
     signature = {}
     for parameter in kernel.params:
         name = parameter.name

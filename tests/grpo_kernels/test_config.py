@@ -26,6 +26,8 @@ def test_every_loss_type_is_accepted(loss_type):
         ("delta", 0.0, "> 0"),
         ("temperature", 0.0, "> 0"),
         ("temperature", -1.0, "> 0"),
+        ("temperature", 1e-40, "> 0"),
+        ("beta", 10**400, "finite"),
         ("temperature", float("nan"), "> 0"),
         ("temperature", float("inf"), "finite"),
         ("entropy_coef", float("inf"), "finite"),
@@ -48,6 +50,11 @@ def test_an_impossible_value_is_named_with_what_is_allowed(option, value, allowe
 def test_a_number_must_be_a_number(value):
     with pytest.raises(TypeError, match="epsilon is"):
         GRPOLossConfig(epsilon=value)
+
+
+def test_a_switch_must_be_a_switch():
+    with pytest.raises(TypeError, match="use_bias_correction_kl is 'yes'"):
+        GRPOLossConfig(use_bias_correction_kl="yes")
 
 
 def test_dr_grpo_needs_the_length_it_divides_by():

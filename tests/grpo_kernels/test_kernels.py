@@ -158,6 +158,39 @@ def test_grids_have_one_dimension(monkeypatch):
         assert recorder.grid == (2 * 65_537,)
 
 
+def test_launch_settings_stay_within_every_device():
+    """At most 16 warps: a wavefront of 64 makes 1024 threads of them."""
+    from grpo_kernels.kernels.launch import launch_settings
+
+    for vocabulary in (1, 17, 32, 1000, 4096, 32001, 151936, 2**20):
+        for warp_size in (32, 64):
+            for has_softcap in (False, True):
+                block, num_warps = launch_settings(vocabulary, warp_size, has_softcap)
+                assert 1 <= num_warps <= 16
+                assert block & (block - 1) == 0
+                assert num_warps & (num_warps - 1) == 0
+
+
+@pytest.mark.parametrize(
+    ("dtype", "view", "aligned"),
+    [
+        (torch.bfloat16, lambda x: x, True),
+        (torch.bfloat16, lambda x: x[:, 1:], True),
+        (torch.bfloat16, lambda x: x[..., 8:], True),
+        (torch.bfloat16, lambda x: x[..., 4:], False),
+        (torch.float32, lambda x: x[..., 4:], True),
+        (torch.float32, lambda x: x[..., 1:], False),
+        (torch.float32, lambda x: x.flatten()[:315].view(3, 5, 21), False),
+    ],
+)
+def test_alignment_is_what_the_addresses_say(dtype, view, aligned):
+    """A wrong promise to the compiler would be a misaligned address on a GPU."""
+    from grpo_kernels.kernels.launch import PLAIN, _constants
+
+    logits = view(torch.zeros(3, 5, 32, dtype=dtype))
+    assert _constants(logits, transform=PLAIN)["ALIGNED"] is aligned
+
+
 def test_a_run_compiles_each_kernel_once(monkeypatch):
     """20 steps of other lengths, batch sizes, temperatures and options ask Triton for one variant of each kernel.
 

@@ -138,14 +138,6 @@ def test_a_leaf_keeps_its_values(backend):
         assert leaf.grad.abs().sum() > 0
 
 
-def test_second_derivatives_are_refused():
-    batch = make_batch()
-    logits = batch.logits.clone().requires_grad_() * 1
-    loss = grpo_loss(logits, batch.ids, batch.advantages).loss
-    with pytest.raises(RuntimeError, match="create_graph"):
-        torch.autograd.grad(loss, logits, create_graph=True)
-
-
 def layouts(batch, length, vocabulary, dtype, device):
     """Views [B, T, V] that are not contiguous, each over its own memory."""
     wide = torch.randn(batch, length + 3, vocabulary, dtype=torch.float32).to(device, dtype)
@@ -211,6 +203,7 @@ def test_what_stands_at_masked_tokens_does_not_matter(backend, loss_type):
         ids=batch.ids.masked_fill(outside, -100),
         old_logps=batch.options["old_logps"].masked_fill(outside, math.nan),
         ref_logps=batch.options["ref_logps"].masked_fill(outside, math.inf),
+        token_weights=torch.ones(3, 5).masked_fill(outside, 1.0 if loss_type == "vespo" else math.nan),
     )
     assert_same(run(garbage, backend, options), run(batch, backend, options), 1e-7)
     output, grad = run(garbage, backend, options)
@@ -245,6 +238,50 @@ def test_minus_infinity_is_probability_zero(backend, vocabulary):
     expected, expected_grad = run(allowed.to(dtype=torch.float64), "eager", options)
     assert_same((output, grad[..., ~banned]), (expected, expected_grad), 1e-5)
     assert grad[..., banned].abs().max() == 0
+
+
+@pytest.mark.parametrize("backend", FUSED)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("temperature", [1.0, 0.3])
+def test_the_lowest_finite_logit_bans_a_token_too(backend, dtype, temperature):
+    """As Hugging Face masks are written: finfo.min, whose distance to the peak passes the range of float32."""
+    batch = make_batch(vocabulary=9000, dtype=dtype)
+    banned = torch.arange(9000) % 9000 < 5000
+    ids = batch.ids % 4000 + 5000
+    options = config(beta=0.1, entropy_coef=0.1, temperature=temperature)
+    results = []
+    for value in (torch.finfo(dtype).min, -math.inf):
+        masked = batch.but(logits=batch.logits.masked_fill(banned, value), ids=ids)
+        results.append(run(masked, backend, options))
+    assert results[0][1].isfinite().all()
+    assert_same(*results, 1e-6)
+
+
+@pytest.mark.parametrize("backend", ALL_BACKENDS)
+@pytest.mark.parametrize("loss_type", LOSS_TYPES)
+def test_an_extreme_ratio_is_never_nan(backend, loss_type):
+    """Old log-probabilities that no sampler gives, and advantages of both signs and zero."""
+    batch = make_batch(dtype=torch.float32)
+    for old in (-1e4, 0.0):
+        for level in LEVELS:
+            extreme = batch.but(
+                old_logps=torch.full((3, 5), old), advantages=torch.tensor([1.0, -1.0, 0.0]), ref_logps=None
+            )
+            output, grad = run(extreme, backend, config(loss_type, importance_sampling_level=level))
+            assert not output.loss.isnan()
+            assert not grad.isnan().any()
+
+
+@pytest.mark.parametrize("backend", ALL_BACKENDS)
+def test_a_reference_for_the_report_alone_never_reaches_the_gradient(backend):
+    """An infinite KL is reported; with beta 0 it multiplies nothing."""
+    batch = make_batch(dtype=torch.float32)
+    far = batch.but(ref_logps=torch.full((3, 5), 200.0))
+    for estimator in ("k1", "k2", "k3"):
+        output, grad = run(far, backend, config(kl_estimator=estimator))
+        without, without_grad = run(batch.but(ref_logps=None), backend, config())
+        assert torch.equal(grad, without_grad)
+        assert output.loss.item() == without.loss.item()
 
 
 @pytest.mark.parametrize("backend", FUSED)

@@ -114,10 +114,16 @@ def test_fake_tensors_go_through():
         assert token_logps(logits, ids).shape == (2, 3)
 
 
-def test_autocast_does_not_change_the_numbers():
-    batch = make_batch(dtype=torch.float32)
-    expected = grpo_loss(batch.logits, batch.ids, batch.advantages)
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        actual = grpo_loss(batch.logits, batch.ids, batch.advantages)
-    assert torch.equal(actual.loss, expected.loss)
-    assert torch.equal(actual.logps, expected.logps)
+@pytest.mark.parametrize("overwrite", [False, True])
+@pytest.mark.parametrize("loss_type", LOSS_TYPES)
+def test_autocast_does_not_change_the_numbers(loss_type, overwrite):
+    batch = make_batch(vocabulary=500, dtype=torch.float32)
+    results = []
+    for enabled in (False, True):
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=enabled):
+            leaf = batch.logits.clone().requires_grad_()
+            options = config(loss_type, entropy_coef=0.1)
+            output = grpo_loss(leaf * 1, batch.ids, batch.advantages, overwrite_logits=overwrite, config=options)
+            output.loss.backward()
+            results.append((output.loss, output.logps, output.entropy, leaf.grad))
+    assert all(map(torch.equal, *results))
