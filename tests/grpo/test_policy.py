@@ -1,0 +1,117 @@
+"""The policy's log-probabilities are those of the plain model, whatever the padding and the sharing of prompts."""
+
+import pytest
+import torch
+from transformers import GenerationConfig
+
+from grpo.batch import TrainSequence, collate
+from grpo.policy import end_of_sequence_ids, make_policy
+from grpo_kernels import token_logps
+from tests.grpo.conftest import EOS, PAD, character_tokenizer, tiny_model, tiny_policy
+
+KINDS = ["llama", "qwen2", "gpt2"]
+
+
+def plain_logps(policy, prompt: tuple[int, ...], completion: tuple[int, ...]) -> torch.Tensor:
+    """[T], of one sequence without padding, cache or position ids."""
+    ids = torch.tensor([prompt + completion])
+    logps = policy.model(input_ids=ids).logits.log_softmax(-1)[0, len(prompt) - 1 : -1]
+    return logps.gather(-1, torch.tensor(completion)[:, None])[:, 0]
+
+
+def batch_logps(policy, sequences, pad=PAD) -> torch.Tensor:
+    batch = collate(sequences, pad)
+    return token_logps(policy.logits(batch), batch.completion_ids)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("longest", [1, 5, 9])
+def test_left_padding_does_not_change_log_probabilities(kind, longest):
+    policy, completion = tiny_policy(kind), (6, 7, EOS)
+    sequences = [TrainSequence((3, 8, 4, 9, 5), completion, 1.0), TrainSequence((4,) * longest, (5,), 1.0)]
+    expected = plain_logps(policy, (3, 8, 4, 9, 5), completion)
+    torch.testing.assert_close(batch_logps(policy, sequences)[0], expected, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_sharing_a_prompt_changes_neither_log_probabilities_nor_gradients(kind):
+    prompts = [(3, 8, 4, 9, 5), (7,), (6, 5, 4)]
+    completions = [(6, 7, EOS), (4,), (PAD, 9)]
+    sequences = [TrainSequence(p, c, 1.0) for p in prompts for c in completions]
+    shared, plain = tiny_policy(kind), tiny_policy(kind)
+    got = batch_logps(shared, sequences)[collate(sequences, PAD).completion_mask]
+    expected = torch.cat([plain_logps(plain, s.prompt_ids, s.completion_ids) for s in sequences])
+    torch.testing.assert_close(got, expected, rtol=0, atol=1e-5)
+    got.square().sum().backward()
+    expected.square().sum().backward()
+    for a, b in zip(shared.parameters(), plain.parameters(), strict=True):
+        assert b.grad is not None and b.grad.abs().max() > 0
+        torch.testing.assert_close(a.grad, b.grad, rtol=1e-4, atol=1e-4)
+
+
+def test_prompts_used_several_times_are_run_once():
+    policy = tiny_policy()
+    widths = []
+    layer = policy.model.get_base_model().model.layers[0]
+    layer.register_forward_pre_hook(lambda _, args: widths.append(tuple(args[0].shape[:2])))
+    batch_logps(policy, [TrainSequence((3, 8, 4, 9), (5, 6), 1.0)] * 8)
+    assert widths == [(1, 3), (8, 2)]
+
+
+def test_the_reference_is_the_base_model_without_gradients():
+    policy, base = tiny_policy(), tiny_model("qwen2")
+    batch = collate([TrainSequence((3, 4), (5, 6), 1.0)], PAD)
+    with policy.as_reference():
+        reference = policy.logits(batch)
+    assert not reference.requires_grad
+    ids = torch.tensor([[3, 4, 5, 6]])
+    torch.testing.assert_close(reference, base(input_ids=ids).logits[:, 1:-1], rtol=0, atol=1e-5)
+    assert (policy.logits(batch) - reference).abs().max() > 1e-2
+
+
+def test_new_adapters_do_nothing_and_only_they_are_trained():
+    policy = tiny_policy(trained=False)
+    batch = collate([TrainSequence((3, 4), (5, 6), 1.0)], PAD)
+    with policy.as_reference():
+        reference = policy.logits(batch)
+    assert torch.equal(policy.logits(batch), reference)
+    names = {name for name, p in policy.model.named_parameters() if p.requires_grad}
+    assert names and all("lora_" in name for name in names)
+    assert not any("lm_head" in name for name in names)
+
+
+def test_adapters_are_float32_on_a_half_precision_base():
+    policy = make_policy(tiny_model("llama").to(torch.bfloat16), character_tokenizer(), lora_r=4, lora_alpha=8)
+    assert {p.dtype for p in policy.parameters()} == {torch.float32}
+    assert policy.model.get_base_model().lm_head.weight.dtype == torch.bfloat16
+
+
+def test_dropout_is_off():
+    model = tiny_model("gpt2")
+    assert model.config.resid_pdrop > 0
+    policy = make_policy(model.train(), character_tokenizer(), lora_r=4, lora_alpha=8)
+    assert not any(module.training for module in policy.model.modules())
+
+
+def test_every_end_of_sequence_id_is_known():
+    model, tokenizer = tiny_model("llama"), character_tokenizer()
+    model.generation_config.eos_token_id = [7, 8]
+    assert end_of_sequence_ids(model, tokenizer) == {EOS, 7, 8}
+    model.config.eos_token_id = model.generation_config.eos_token_id = None
+    assert end_of_sequence_ids(model, tokenizer) == {EOS}
+
+
+def test_sampling_options_that_came_with_the_model_are_forgotten():
+    model = tiny_model("llama")
+    model.generation_config = GenerationConfig(repetition_penalty=9.0, top_p=0.1, eos_token_id=[EOS, 7])
+    policy = make_policy(model, character_tokenizer(), lora_r=4, lora_alpha=8)
+    kept = policy.model.get_base_model().generation_config
+    assert (kept.repetition_penalty, kept.top_p) == (None, None)
+    assert sorted(kept.eos_token_id) == [EOS, 7]
+
+
+def test_a_tokenizer_without_padding_needs_none():
+    tokenizer = character_tokenizer()
+    tokenizer.pad_token = None
+    policy = make_policy(tiny_model("llama"), tokenizer, lora_r=4, lora_alpha=8)
+    assert policy.pad_id == EOS
