@@ -89,7 +89,7 @@ def hidden_grad(grad: Tensor, weight: Tensor) -> Tensor:
     total = grad.new_zeros(grad.shape[0], weight.shape[1])
     for start in range(0, weight.shape[0], CONVERTED_COLUMNS):
         part = slice(start, start + CONVERTED_COLUMNS)
-        total.addmm_(grad[:, part], weight[part].to(grad.dtype))
+        torch.addmm(total, grad[:, part], weight[part].to(grad.dtype), out=total)
     return total.to(weight.dtype)
 
 
@@ -115,7 +115,7 @@ class GradAccumulator:
         if self.hidden is not None:
             self.hidden.index_copy_(0, rows, hidden_grad(grad, self.head.weight))
         if self.weight is not None:
-            self.weight.addmm_(grad.t(), hidden.to(grad.dtype))
+            torch.addmm(self.weight, grad.t(), hidden.to(grad.dtype), out=self.weight)
         if self.bias is not None:
             self.bias.add_(grad.sum(0))
 

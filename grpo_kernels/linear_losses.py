@@ -10,6 +10,7 @@ from .backend import choose_backend
 from .checks import check_head, check_logits_and_ids, check_loss_arguments, check_temperature, check_values
 from .config import GRPOLossConfig
 from .linear import default_chunk_rows
+from .linear_ops import KeptLogps, LinearRows, RecomputedLogps
 from .losses import GRPOLossOutput, Tokens, as_number, loss_output, prepare_tokens
 from .objective import TokenLoss, entropy_weights, per_token_loss, row_weights, total_loss
 from .rows import needed_rows
@@ -144,7 +145,7 @@ def _by_rows(
     def row_values(values: Tensor | None) -> Tensor | None:
         return None if values is None else values.expand_as(tokens.ids).contiguous()
 
-    losses, kl, ratio, logps, entropy, *_ = ops.linear_grpo_rows(
+    losses, kl, ratio, logps, entropy = LinearRows.apply(
         hidden,
         weight,
         bias,
@@ -206,12 +207,7 @@ def _logps(
     chunk_rows = default_chunk_rows(weight.shape[0], hidden.device, chunk_bytes)
     wanted = _wanted(hidden, weight, bias)
     keeps_derivative = wanted == [True, False, False] and not differentiable_entropy
-    if not any(wanted):
-        logps, entropy, *_ = ops.linear_token_logps(
-            hidden, weight, bias, ids, needed, None, None, numbers, chunk_rows, wanted, backend
-        )
-        return logps, entropy
-    function = _KeptDerivative if keeps_derivative else _Recomputed
+    function = KeptLogps if keeps_derivative else RecomputedLogps
     return function.apply(hidden, weight, bias, ids, needed, numbers, chunk_rows, wanted, backend)
 
 
@@ -219,47 +215,3 @@ def _wanted(hidden: Tensor, weight: Tensor, bias: Tensor | None) -> list[bool]:
     """Which of the three need a gradient."""
     tensors = (hidden, weight, bias)
     return [torch.is_grad_enabled() and tensor is not None and tensor.requires_grad for tensor in tensors]
-
-
-class _KeptDerivative(torch.autograd.Function):
-    """Log-probabilities whose derivative with respect to the hidden states is kept from the forward pass."""
-
-    @staticmethod
-    def forward(ctx, hidden, weight, bias, ids, needed, numbers, chunk_rows, wanted, backend):
-        ones = torch.ones_like(ids, dtype=compute_dtype(hidden))
-        logps, entropy, derivative, *_ = ops.linear_token_logps(
-            hidden, weight, bias, ids, needed, ones, None, numbers, chunk_rows, wanted, backend
-        )
-        ctx.save_for_backward(derivative)
-        ctx.mark_non_differentiable(entropy)
-        return logps, entropy
-
-    @staticmethod
-    @torch.autograd.function.once_differentiable
-    def backward(ctx, grad_logps, _):
-        (derivative,) = ctx.saved_tensors
-        return derivative * grad_logps.unsqueeze(-1).to(derivative.dtype), *[None] * 8
-
-
-class _Recomputed(torch.autograd.Function):
-    """Log-probabilities and entropies whose chunks are computed again in backward, with the gradients known."""
-
-    @staticmethod
-    def forward(ctx, hidden, weight, bias, ids, needed, numbers, chunk_rows, wanted, backend):
-        logps, entropy, *_ = ops.linear_token_logps(
-            hidden, weight, bias, ids, needed, None, None, numbers, chunk_rows, [False] * 3, backend
-        )
-        ctx.save_for_backward(hidden, weight, bias, ids, needed, numbers)
-        ctx.options = chunk_rows, wanted, backend
-        return logps, entropy
-
-    @staticmethod
-    @torch.autograd.function.once_differentiable
-    def backward(ctx, grad_logps, grad_entropy):
-        hidden, weight, bias, ids, needed, numbers = ctx.saved_tensors
-        chunk_rows, wanted, backend = ctx.options
-        needed = needed & ((grad_logps != 0) | (grad_entropy != 0))
-        _, _, *grads = ops.linear_token_logps(
-            hidden, weight, bias, ids, needed, grad_logps, grad_entropy, numbers, chunk_rows, wanted, backend
-        )
-        return *(grad if want else None for grad, want in zip(grads, wanted, strict=True)), *[None] * 6

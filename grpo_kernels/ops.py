@@ -18,7 +18,6 @@ from torch import Tensor
 
 from . import memory, torch_rows
 from .config import GRPOLossConfig
-from .linear import Head, HeadGrads, logp_chunks, loss_chunks
 from .torch_rows import RowLoss, RowStats, compute_dtype
 
 # Numbers that may change from step to step travel in a float64 tensor on the CPU: as Python floats they would be
@@ -37,21 +36,6 @@ _LOSS_SCHEMA = (
 _GRAD_SCHEMA = (
     "(Tensor{alias} logits, Tensor ids, Tensor peak, Tensor total, Tensor miss, Tensor entropy, Tensor grad_logps, "
     "Tensor? grad_entropy, Tensor temperature, str backend) -> {result}"
-)
-
-# Gradients are computed in the forward pass: those of hidden, weight and bias that are wanted; the others are empty.
-_LINEAR_LOSS_SCHEMA = (
-    "(Tensor hidden, Tensor weight, Tensor? bias, Tensor ids, Tensor needed, Tensor advantages, Tensor? old_logps, "
-    "Tensor? ref_logps, Tensor? token_weights, Tensor weights, Tensor? entropy_weights, Tensor numbers, "
-    "Tensor head_numbers, int chunk_rows, bool[] wanted, str backend, str loss_type, str kl_estimator, "
-    "bool use_bias_correction_kl)"
-    " -> (Tensor loss, Tensor kl, Tensor ratio, Tensor logps, Tensor entropy,"
-    " Tensor grad_hidden, Tensor grad_weight, Tensor grad_bias)"
-)
-_LINEAR_LOGPS_SCHEMA = (
-    "(Tensor hidden, Tensor weight, Tensor? bias, Tensor ids, Tensor needed, Tensor? grad_logps, "
-    "Tensor? grad_entropy, Tensor head_numbers, int chunk_rows, bool[] wanted, str backend)"
-    " -> (Tensor logps, Tensor entropy, Tensor grad_hidden, Tensor grad_weight, Tensor grad_bias)"
 )
 
 
@@ -79,7 +63,7 @@ def row_options(config: GRPOLossConfig, backend: str) -> tuple:
     return numbers, backend, objective, config.kl_estimator, config.use_bias_correction_kl
 
 
-def _row_config(numbers: Tensor, loss_type: str, kl_estimator: str, use_bias_correction_kl: bool) -> GRPOLossConfig:
+def row_config(numbers: Tensor, loss_type: str, kl_estimator: str, use_bias_correction_kl: bool) -> GRPOLossConfig:
     """The inverse of ``row_options``."""
     temperature, beta, epsilon, epsilon_high, delta, tau_pos, tau_neg = numbers.tolist()
     return GRPOLossConfig(
@@ -96,7 +80,7 @@ def _row_config(numbers: Tensor, loss_type: str, kl_estimator: str, use_bias_cor
     )
 
 
-def _full_precision(operator):
+def full_precision(operator):
     """Operator implementations run outside autocast, which would round their products."""
 
     @functools.wraps(operator)
@@ -107,7 +91,7 @@ def _full_precision(operator):
     return run
 
 
-def _implementation(backend: str):
+def implementation(backend: str):
     """The module whose row operations run."""
     if backend == "triton":
         from .kernels import launch
@@ -117,21 +101,21 @@ def _implementation(backend: str):
 
 
 @torch.library.custom_op("grpo_kernels::token_stats", mutates_args=(), schema=_STATS_SCHEMA)
-@_full_precision
+@full_precision
 def token_stats(logits, ids, active, temperature, backend):
     """``(logps, entropy, peak, total, miss)`` of every active row, [B, T] each; the first two are differentiable."""
-    return tuple(_implementation(backend).token_stats(logits, ids, active, temperature.item()))
+    return tuple(implementation(backend).token_stats(logits, ids, active, temperature.item()))
 
 
 @torch.library.custom_op("grpo_kernels::grpo_rows", mutates_args=(), schema=_LOSS_SCHEMA.format(alias=""))
-@_full_precision
+@full_precision
 def grpo_rows(logits, *arguments):
     """``(loss, derivative, kl, ratio)`` and the statistics of every row, [B, T] each; ``loss`` is differentiable."""
     return _run_grpo_rows(logits, *arguments, overwrite_logits=False)
 
 
 @torch.library.custom_op("grpo_kernels::grpo_rows_", mutates_args=("logits",), schema=_LOSS_SCHEMA.format(alias="(a!)"))
-@_full_precision
+@full_precision
 def grpo_rows_(logits, *arguments):
     """``grpo_rows`` that turns the logits into the gradient of ``loss.sum()``."""
     return _run_grpo_rows(logits, *arguments, overwrite_logits=True)
@@ -141,8 +125,8 @@ def _run_grpo_rows(
     logits, ids, active, advantages, old, ref, token_weights, weights, entropy_weights, numbers, backend, *options,
     overwrite_logits,
 ):  # fmt: skip
-    config = _row_config(numbers, *options)
-    stats, row_loss = _implementation(backend).grpo_rows(
+    config = row_config(numbers, *options)
+    stats, row_loss = implementation(backend).grpo_rows(
         logits, ids, active, advantages, old, ref, token_weights, weights, entropy_weights, config, overwrite_logits
     )
     return (*row_loss, *stats)
@@ -151,11 +135,11 @@ def _run_grpo_rows(
 @torch.library.custom_op(
     "grpo_kernels::row_grad", mutates_args=(), schema=_GRAD_SCHEMA.format(alias="", result="Tensor")
 )
-@_full_precision
+@full_precision
 def row_grad(logits, ids, peak, total, miss, entropy, grad_logps, grad_entropy, temperature, backend):
     """d(loss)/d(logits) in memory of its own; see ``torch_rows.row_grad``."""
     out = torch.empty_like(logits)
-    _implementation(backend).row_grad(
+    implementation(backend).row_grad(
         logits, ids, peak, total, miss, entropy, grad_logps, grad_entropy, temperature.item(), out
     )
     return out
@@ -164,10 +148,10 @@ def row_grad(logits, ids, peak, total, miss, entropy, grad_logps, grad_entropy, 
 @torch.library.custom_op(
     "grpo_kernels::row_grad_", mutates_args=("logits",), schema=_GRAD_SCHEMA.format(alias="(a!)", result="()")
 )
-@_full_precision
+@full_precision
 def row_grad_(logits, ids, peak, total, miss, entropy, grad_logps, grad_entropy, temperature, backend):
     """d(loss)/d(logits), written over the logits."""
-    _implementation(backend).row_grad(
+    implementation(backend).row_grad(
         logits, ids, peak, total, miss, entropy, grad_logps, grad_entropy, temperature.item(), out=logits
     )
 
@@ -175,25 +159,25 @@ def row_grad_(logits, ids, peak, total, miss, entropy, grad_logps, grad_entropy,
 @torch.library.custom_op(
     "grpo_kernels::scale_rows_", mutates_args=("grad",), schema="(Tensor(a!) grad, Tensor scale, str backend) -> ()"
 )
-@_full_precision
+@full_precision
 def scale_rows_(grad, scale, backend):
     """Multiply every row of ``grad`` [B, T, V] by ``scale`` [B, T]."""
-    _implementation(backend).scale_rows(grad, scale)
+    implementation(backend).scale_rows(grad, scale)
 
 
 @token_stats.register_fake
 def _(logits, ids, active, temperature, backend):
-    return _fake_rows(logits, ids, len(RowStats._fields))
+    return fake_rows(logits, ids, len(RowStats._fields))
 
 
 @grpo_rows.register_fake
 def _(logits, ids, *arguments):
-    return _fake_rows(logits, ids, len(RowLoss._fields) + len(RowStats._fields))
+    return fake_rows(logits, ids, len(RowLoss._fields) + len(RowStats._fields))
 
 
 @grpo_rows_.register_fake
 def _(logits, ids, *arguments):
-    return _fake_rows(logits, ids, len(RowLoss._fields) + len(RowStats._fields))
+    return fake_rows(logits, ids, len(RowLoss._fields) + len(RowStats._fields))
 
 
 @row_grad.register_fake
@@ -211,7 +195,7 @@ def _(grad, scale, backend):
     return None
 
 
-def _fake_rows(logits: Tensor, ids: Tensor, count: int) -> tuple[Tensor, ...]:
+def fake_rows(logits: Tensor, ids: Tensor, count: int) -> tuple[Tensor, ...]:
     return tuple(ids.new_empty(ids.shape, dtype=compute_dtype(logits)) for _ in range(count))
 
 
@@ -286,94 +270,3 @@ def refuse_second_derivatives() -> None:
     """In a backward pass: gradients are enabled only if the caller wants to differentiate it again."""
     if torch.is_grad_enabled():
         raise RuntimeError("grpo_kernels computes first derivatives only: call backward without create_graph=True")
-
-
-@torch.library.custom_op("grpo_kernels::linear_grpo_rows", mutates_args=(), schema=_LINEAR_LOSS_SCHEMA)
-@_full_precision
-def linear_grpo_rows(
-    hidden, weight, bias, ids, needed, advantages, old, ref, token_weights, weights, entropy_weights, numbers,
-    head_numbers, chunk_rows, wanted, backend, *options,
-):  # fmt: skip
-    """``grpo_rows`` from hidden states [B, T, D] and a head; ``needed`` [B, T] are the rows to compute."""
-    vectors = (advantages, old, ref, token_weights, weights, entropy_weights)
-    stats, row_loss, grads = loss_chunks(
-        hidden.reshape(-1, hidden.shape[-1]),
-        Head(weight, bias, *head_numbers[1:].tolist()),
-        ids.flatten(),
-        needed.flatten(),
-        [None if vector is None else vector.flatten() for vector in vectors],
-        _row_config(numbers, *options),
-        chunk_rows,
-        wanted,
-        _implementation(backend),
-    )
-    rows = (row_loss.loss, row_loss.kl, row_loss.ratio, stats.logps, stats.entropy)
-    return (*(values.view(ids.shape) for values in rows), *_present(grads, hidden))
-
-
-@torch.library.custom_op("grpo_kernels::linear_token_logps", mutates_args=(), schema=_LINEAR_LOGPS_SCHEMA)
-@_full_precision
-def linear_token_logps(
-    hidden, weight, bias, ids, needed, grad_logps, grad_entropy, head_numbers, chunk_rows, wanted, backend
-):
-    """Log-probabilities and entropies from hidden states [B, T, D], and the gradients of their weighted sum."""
-    stats, grads = logp_chunks(
-        hidden.reshape(-1, hidden.shape[-1]),
-        Head(weight, bias, *head_numbers[1:].tolist()),
-        ids.flatten(),
-        needed.flatten(),
-        None if grad_logps is None else grad_logps.flatten(),
-        None if grad_entropy is None else grad_entropy.flatten(),
-        head_numbers[0].item(),
-        chunk_rows,
-        wanted,
-        _implementation(backend),
-    )
-    return stats.logps.view(ids.shape), stats.entropy.view(ids.shape), *_present(grads, hidden)
-
-
-def _present(grads: HeadGrads, hidden: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Empty tensors stand for gradients that were not wanted."""
-    return (
-        hidden.new_empty(0) if grads.hidden is None else grads.hidden.view(hidden.shape),
-        hidden.new_empty(0) if grads.weight is None else grads.weight,
-        hidden.new_empty(0) if grads.bias is None else grads.bias,
-    )
-
-
-def _fake_grads(hidden: Tensor, weight: Tensor, bias: Tensor | None, wanted: list[bool]) -> tuple[Tensor, ...]:
-    tensors = (hidden, weight, bias)
-    return tuple(
-        torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device) if want and tensor is not None
-        else hidden.new_empty(0)
-        for tensor, want in zip(tensors, wanted, strict=True)
-    )  # fmt: skip
-
-
-@linear_grpo_rows.register_fake
-def _(hidden, weight, bias, ids, *arguments):
-    return (*_fake_rows(hidden, ids, 5), *_fake_grads(hidden, weight, bias, arguments[10]))
-
-
-@linear_token_logps.register_fake
-def _(hidden, weight, bias, ids, *arguments):
-    return (*_fake_rows(hidden, ids, 2), *_fake_grads(hidden, weight, bias, arguments[5]))
-
-
-def _save_linear_grpo_rows(ctx, inputs, output):
-    ctx.save_for_backward(*output[5:])
-
-
-def _linear_grpo_rows_backward(ctx, grad_loss, *_):
-    grad_hidden, grad_weight, grad_bias = ctx.saved_tensors
-    # The loss is the sum of its rows: one number scales them all.
-    scale = grad_loss.flatten()[:1]
-    return (
-        grad_hidden * grad_loss.unsqueeze(-1).to(grad_hidden.dtype) if grad_hidden.numel() else None,
-        grad_weight * scale.to(grad_weight.dtype) if grad_weight.numel() else None,
-        grad_bias * scale.to(grad_bias.dtype) if grad_bias.numel() else None,
-        *[None] * 16,
-    )
-
-
-linear_grpo_rows.register_autograd(_linear_grpo_rows_backward, setup_context=_save_linear_grpo_rows)

@@ -1,0 +1,187 @@
+"""The chunk loops as torch operators with gradients.
+
+Outside ``torch.compile`` the loops run as they are, so that profilers and counters see their matrix products; in traced
+graphs each is one opaque operator.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
+
+from .linear import Head, HeadGrads, logp_chunks, loss_chunks
+from .ops import fake_rows, full_precision, implementation, refuse_second_derivatives, row_config
+from .torch_rows import compute_dtype
+
+# Gradients are computed in the forward pass: those of hidden, weight and bias that are wanted; the others are empty.
+_LINEAR_LOSS_SCHEMA = (
+    "(Tensor hidden, Tensor weight, Tensor? bias, Tensor ids, Tensor needed, Tensor advantages, Tensor? old_logps, "
+    "Tensor? ref_logps, Tensor? token_weights, Tensor weights, Tensor? entropy_weights, Tensor numbers, "
+    "Tensor head_numbers, int chunk_rows, bool[] wanted, str backend, str loss_type, str kl_estimator, "
+    "bool use_bias_correction_kl)"
+    " -> (Tensor loss, Tensor kl, Tensor ratio, Tensor logps, Tensor entropy,"
+    " Tensor grad_hidden, Tensor grad_weight, Tensor grad_bias)"
+)
+_LINEAR_LOGPS_SCHEMA = (
+    "(Tensor hidden, Tensor weight, Tensor? bias, Tensor ids, Tensor needed, Tensor? grad_logps, "
+    "Tensor? grad_entropy, Tensor head_numbers, int chunk_rows, bool[] wanted, str backend)"
+    " -> (Tensor logps, Tensor entropy, Tensor grad_hidden, Tensor grad_weight, Tensor grad_bias)"
+)
+
+
+@full_precision
+def run_linear_grpo_rows(
+    hidden, weight, bias, ids, needed, advantages, old, ref, token_weights, weights, entropy_weights, numbers,
+    head_numbers, chunk_rows, wanted, backend, *options,
+):  # fmt: skip
+    """``grpo_rows`` from hidden states [B, T, D] and a head; ``needed`` [B, T] are the rows to compute."""
+    vectors = (advantages, old, ref, token_weights, weights, entropy_weights)
+    stats, row_loss, grads = loss_chunks(
+        hidden.reshape(-1, hidden.shape[-1]),
+        Head(weight, bias, *head_numbers[1:].tolist()),
+        ids.flatten(),
+        needed.flatten(),
+        [None if vector is None else vector.flatten() for vector in vectors],
+        row_config(numbers, *options),
+        chunk_rows,
+        wanted,
+        implementation(backend),
+    )
+    rows = (row_loss.loss, row_loss.kl, row_loss.ratio, stats.logps, stats.entropy)
+    return (*(values.view(ids.shape) for values in rows), *_present(grads, hidden))
+
+
+@full_precision
+def run_linear_token_logps(
+    hidden, weight, bias, ids, needed, grad_logps, grad_entropy, head_numbers, chunk_rows, wanted, backend
+):
+    """Log-probabilities and entropies from hidden states [B, T, D], and the gradients of their weighted sum."""
+    stats, grads = logp_chunks(
+        hidden.reshape(-1, hidden.shape[-1]),
+        Head(weight, bias, *head_numbers[1:].tolist()),
+        ids.flatten(),
+        needed.flatten(),
+        None if grad_logps is None else grad_logps.flatten(),
+        None if grad_entropy is None else grad_entropy.flatten(),
+        head_numbers[0].item(),
+        chunk_rows,
+        wanted,
+        implementation(backend),
+    )
+    return stats.logps.view(ids.shape), stats.entropy.view(ids.shape), *_present(grads, hidden)
+
+
+def _present(grads: HeadGrads, hidden: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Empty tensors stand for gradients that were not wanted."""
+    return (
+        hidden.new_empty(0) if grads.hidden is None else grads.hidden.view(hidden.shape),
+        hidden.new_empty(0) if grads.weight is None else grads.weight,
+        hidden.new_empty(0) if grads.bias is None else grads.bias,
+    )
+
+
+def _fake_grads(hidden: Tensor, weight: Tensor, bias: Tensor | None, wanted: list[bool]) -> tuple[Tensor, ...]:
+    tensors = (hidden, weight, bias)
+    return tuple(
+        torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device) if want and tensor is not None
+        else hidden.new_empty(0)
+        for tensor, want in zip(tensors, wanted, strict=True)
+    )  # fmt: skip
+
+
+linear_grpo_rows = torch.library.custom_op(
+    "grpo_kernels::linear_grpo_rows", run_linear_grpo_rows, mutates_args=(), schema=_LINEAR_LOSS_SCHEMA
+)
+linear_token_logps = torch.library.custom_op(
+    "grpo_kernels::linear_token_logps", run_linear_token_logps, mutates_args=(), schema=_LINEAR_LOGPS_SCHEMA
+)
+
+
+@linear_grpo_rows.register_fake
+def _(hidden, weight, bias, ids, *arguments):
+    return (*fake_rows(hidden, ids, 5), *_fake_grads(hidden, weight, bias, arguments[10]))
+
+
+@linear_token_logps.register_fake
+def _(hidden, weight, bias, ids, *arguments):
+    return (*fake_rows(hidden, ids, 2), *_fake_grads(hidden, weight, bias, arguments[5]))
+
+
+def _is_traced(hidden: Tensor) -> bool:
+    return torch.compiler.is_compiling() or isinstance(hidden, FakeTensor)
+
+
+def _grpo_rows(hidden: Tensor, *arguments):
+    return (linear_grpo_rows if _is_traced(hidden) else run_linear_grpo_rows)(hidden, *arguments)
+
+
+def _token_logps(hidden: Tensor, *arguments):
+    return (linear_token_logps if _is_traced(hidden) else run_linear_token_logps)(hidden, *arguments)
+
+
+class LinearRows(torch.autograd.Function):
+    """``(loss, kl, ratio, logps, entropy)`` of every row. The forward pass computes the gradient of the summed loss."""
+
+    @staticmethod
+    def forward(ctx, *arguments):
+        *rows, grad_hidden, grad_weight, grad_bias = _grpo_rows(*arguments)
+        ctx.save_for_backward(grad_hidden, grad_weight, grad_bias)
+        ctx.wanted = arguments[14]
+        ctx.mark_non_differentiable(*rows[1:])
+        return tuple(rows)
+
+    @staticmethod
+    def backward(ctx, grad_loss, *_):
+        refuse_second_derivatives()
+        # The loss is the sum of its rows: one number scales them all.
+        scale = grad_loss.flatten()[:1]
+        grads = [
+            grad * scale.to(grad.dtype) if want else None
+            for grad, want in zip(ctx.saved_tensors, ctx.wanted, strict=True)
+        ]
+        return *grads, *[None] * 16
+
+
+class KeptLogps(torch.autograd.Function):
+    """Log-probabilities whose derivative with respect to the hidden states is kept from the forward pass."""
+
+    @staticmethod
+    def forward(ctx, hidden, weight, bias, ids, needed, numbers, chunk_rows, wanted, backend):
+        ones = torch.ones_like(ids, dtype=compute_dtype(hidden))
+        logps, entropy, derivative, *_ = _token_logps(
+            hidden, weight, bias, ids, needed, ones, None, numbers, chunk_rows, wanted, backend
+        )
+        ctx.save_for_backward(derivative)
+        ctx.mark_non_differentiable(entropy)
+        return logps, entropy
+
+    @staticmethod
+    def backward(ctx, grad_logps, _):
+        refuse_second_derivatives()
+        (derivative,) = ctx.saved_tensors
+        return derivative * grad_logps.unsqueeze(-1).to(derivative.dtype), *[None] * 8
+
+
+class RecomputedLogps(torch.autograd.Function):
+    """Log-probabilities and entropies whose chunks are computed again in backward, with the gradients known."""
+
+    @staticmethod
+    def forward(ctx, hidden, weight, bias, ids, needed, numbers, chunk_rows, wanted, backend):
+        logps, entropy, *_ = _token_logps(
+            hidden, weight, bias, ids, needed, None, None, numbers, chunk_rows, [False] * 3, backend
+        )
+        ctx.save_for_backward(hidden, weight, bias, ids, needed, numbers)
+        ctx.options = chunk_rows, wanted, backend
+        return logps, entropy
+
+    @staticmethod
+    def backward(ctx, grad_logps, grad_entropy):
+        refuse_second_derivatives()
+        hidden, weight, bias, ids, needed, numbers = ctx.saved_tensors
+        chunk_rows, wanted, backend = ctx.options
+        needed = needed & ((grad_logps != 0) | (grad_entropy != 0))
+        _, _, *grads = _token_logps(
+            hidden, weight, bias, ids, needed, grad_logps, grad_entropy, numbers, chunk_rows, wanted, backend
+        )
+        return *(grad if want else None for grad, want in zip(grads, wanted, strict=True)), *[None] * 6
