@@ -7,9 +7,16 @@ import pathlib
 import pytest
 import torch
 
-from grpo_kernels import GRPOLossConfig, grpo_loss, off_policy_sequence_mask, token_logps, top_entropy_mask
+from grpo_kernels import (
+    GRPOLossConfig,
+    grpo_loss,
+    linear_grpo_loss,
+    off_policy_sequence_mask,
+    token_logps,
+    top_entropy_mask,
+)
 
-from .helpers import ALL_BACKENDS, device_of
+from .helpers import device_of, needs_triton
 
 CASES = json.loads((pathlib.Path(__file__).parents[1] / "golden" / "trl_loss.json").read_text())["cases"]
 OPTIONS = {field.name for field in dataclasses.fields(GRPOLossConfig)}
@@ -34,9 +41,35 @@ def policy_mask_of(case):
     return None
 
 
-@pytest.mark.parametrize("backend", ALL_BACKENDS)
+def from_logits(logits, *arguments, **options):
+    """``(output, gradient of the logits)``."""
+    logits = logits.clone().requires_grad_()
+    output = grpo_loss(logits, *arguments, **options)
+    return output, torch.autograd.grad(output.loss, logits)[0]
+
+
+def from_hidden_states(logits, *arguments, **options):
+    """The same from the factors of the logits, ``hidden @ weight.T`` with an orthogonal weight."""
+    vocabulary = logits.shape[-1]
+    square = torch.randn(vocabulary, vocabulary, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    weight = torch.linalg.qr(square).Q.to(logits)
+    hidden = (logits @ weight).requires_grad_()
+    output = linear_grpo_loss(hidden, weight, *arguments, **options, all_metrics=True, chunk_bytes=4 * vocabulary * 5)
+    output.metrics.pop("metric_tokens")
+    return output, torch.autograd.grad(output.loss, hidden)[0] @ weight.T
+
+
+ROUTES = [
+    *(pytest.param(from_logits, backend, id=f"logits-{backend}") for backend in ("eager", "torch")),
+    pytest.param(from_hidden_states, "torch", id="linear-torch"),
+    pytest.param(from_logits, "triton", id="logits-triton", marks=needs_triton),
+    pytest.param(from_hidden_states, "triton", id="linear-triton", marks=needs_triton),
+]
+
+
+@pytest.mark.parametrize(("loss_and_grad", "backend"), ROUTES)
 @pytest.mark.parametrize("index", range(len(CASES)), ids=name)
-def test_equals_trl(index, backend):
+def test_equals_trl(index, loss_and_grad, backend):
     case = CASES[index]
     options, inputs, expected = case["options"], case["inputs"], case["expected"]
     tolerance, dtype = (1e-5, torch.float32) if backend == "triton" else (1e-9, torch.float64)
@@ -48,7 +81,7 @@ def test_equals_trl(index, backend):
         values = inputs[key]
         return None if values is None else torch.tensor(values, dtype=dtype, device=device_of(backend))
 
-    logits = tensor("logits").requires_grad_()
+    logits = tensor("logits")
     ids, mask = (torch.tensor(inputs[key], device=device_of(backend)) for key in ("ids", "mask"))
     policy_mask = policy_mask_of(case)
     arguments = {
@@ -61,7 +94,7 @@ def test_equals_trl(index, backend):
         "config": config,
     }
     advantages = tensor("advantages")
-    metrics = grpo_loss(logits.detach(), ids, advantages, **arguments).metrics
+    metrics = loss_and_grad(logits, ids, advantages, **arguments)[0].metrics
     if policy_mask is not None:
         policy_mask = policy_mask.to(advantages)
         if config.loss_type == "vespo":
@@ -69,10 +102,9 @@ def test_equals_trl(index, backend):
             advantages = advantages.unsqueeze(-1) * policy_mask
         else:
             arguments["token_weights"] = policy_mask
-    output = grpo_loss(logits, ids, advantages, **arguments)
+    output, grad = loss_and_grad(logits, ids, advantages, **arguments)
     if config.loss_type != "vespo":
         metrics = output.metrics
-    output.loss.backward()
 
     def check(actual, wanted, masked=True):
         wanted = torch.tensor(wanted, dtype=torch.float64)
@@ -80,7 +112,7 @@ def test_equals_trl(index, backend):
         torch.testing.assert_close(actual.detach().cpu().double(), wanted, rtol=tolerance, atol=tolerance)
 
     check(output.loss, expected["loss"], masked=False)
-    check(logits.grad, expected["grad_logits"], masked=False)
+    check(grad, expected["grad_logits"], masked=False)
     check(output.logps, expected["logps"])
     check(output.entropy, expected["entropy"])
     constants = {"entropy_coef"}
