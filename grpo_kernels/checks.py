@@ -36,6 +36,7 @@ def check_loss_arguments(
     token_weights: Tensor | None,
     num_items_in_batch: Tensor | float | None,
     config: GRPOLossConfig,
+    has_reference: bool,
 ) -> None:
     """Types, shapes and devices of everything else ``grpo_loss`` takes."""
     if not isinstance(config, GRPOLossConfig):
@@ -54,7 +55,7 @@ def check_loss_arguments(
         _check_tensor("token_weights", token_weights, None)
         _check_shape("token_weights", token_weights, [per_sequence, per_token], "[B, T] or [B, 1]")
         _check_device("token_weights", token_weights, logits)
-    if config.beta != 0.0 and ref_logps is None:
+    if config.beta != 0.0 and not has_reference:
         raise ValueError(f"ref_logps is None, but beta is {config.beta}: pass the reference's [B, T] log-probabilities")
     if isinstance(num_items_in_batch, Tensor):
         if num_items_in_batch.numel() != 1:
@@ -139,6 +140,15 @@ def check_head(
         raise TypeError(f"chunk_bytes is {chunk_bytes!r} ({type(chunk_bytes).__name__}); allowed: a whole number >= 1")
     if chunk_bytes is not None and chunk_bytes < 1:
         raise ValueError(f"chunk_bytes is {chunk_bytes!r}; allowed: a whole number >= 1, or None")
+
+
+def check_ref_hidden(ref_hidden: Tensor, hidden: Tensor, ref_logps: Tensor | None) -> None:
+    """The reference's hidden states are like the policy's, and the only source of its log-probabilities."""
+    _check_tensor("ref_hidden", ref_hidden, (hidden.dtype,))
+    _check_shape("ref_hidden", ref_hidden, [hidden.shape], "the shape of hidden")
+    _check_device("ref_hidden", ref_hidden, hidden)
+    if ref_logps is not None:
+        raise ValueError("ref_logps and ref_hidden are both given; allowed: one of them")
 
 
 def check_temperature(temperature: float) -> None:

@@ -7,7 +7,14 @@ from torch import Tensor
 
 from . import ops
 from .backend import choose_backend
-from .checks import check_head, check_logits_and_ids, check_loss_arguments, check_temperature, check_values
+from .checks import (
+    check_head,
+    check_logits_and_ids,
+    check_loss_arguments,
+    check_ref_hidden,
+    check_temperature,
+    check_values,
+)
 from .config import GRPOLossConfig
 from .linear import default_chunk_rows
 from .linear_ops import KeptLogps, LinearRows, RecomputedLogps
@@ -29,6 +36,7 @@ def linear_grpo_loss(
     completion_mask: Tensor | None = None,
     old_logps: Tensor | None = None,
     ref_logps: Tensor | None = None,
+    ref_hidden: Tensor | None = None,
     token_weights: Tensor | None = None,
     num_items_in_batch: Tensor | float | None = None,
     all_metrics: bool = False,
@@ -48,6 +56,8 @@ def linear_grpo_loss(
         bias: [V] or None.
         softcap: ``c`` of ``c * tanh(x / c)`` (Gemma 2), > 0, or None.
         logit_scale: > 0 (Cohere's logit_scale; 1 / logits_scaling of Granite).
+        ref_hidden: [B, T, D], the reference's hidden states, in place of ``ref_logps``: its log-probabilities go the
+            way of the policy's, through the same head (LoRA: the same model, adapter switched off).
         all_metrics: compute the tokens without gradient too, so that log-probabilities and metrics cover every
             unmasked token. ``metrics["metric_tokens"]`` is the number of tokens that they cover.
         chunk_bytes: bytes of float32 logits held at a time; None: what suits the device.
@@ -58,8 +68,19 @@ def linear_grpo_loss(
     """
     check_head(hidden, weight, bias, softcap, logit_scale, chunk_bytes)
     check_logits_and_ids(hidden, completion_ids, "completion_ids", "hidden", "[B, T, D]")
+    if ref_hidden is not None:
+        check_ref_hidden(ref_hidden, hidden, ref_logps)
+    has_reference = ref_logps is not None or ref_hidden is not None
     check_loss_arguments(
-        hidden, advantages, completion_mask, old_logps, ref_logps, token_weights, num_items_in_batch, config
+        hidden,
+        advantages,
+        completion_mask,
+        old_logps,
+        ref_logps,
+        token_weights,
+        num_items_in_batch,
+        config,
+        has_reference,
     )
     backend = choose_backend(backend, hidden)
     active = torch.ones_like(completion_ids, dtype=torch.bool) if completion_mask is None else completion_mask != 0
@@ -80,6 +101,10 @@ def linear_grpo_loss(
     head = (weight, bias, softcap or 0.0, logit_scale)
     if backend == "eager":
         raise ValueError("backend is 'eager'; allowed: torch, triton (for eager, pass the logits to grpo_loss)")
+    if ref_hidden is not None:
+        with torch.no_grad():
+            ref_logps, _ = _logps(ref_hidden, head, tokens.ids, needed, config.temperature, False, chunk_bytes, backend)
+        tokens = tokens._replace(ref_logps=ref_logps)
     route = _by_logps if config.needs_whole_sequence else _by_rows
     loss, logps, entropy, result = route(hidden, head, tokens, needed, num_items_in_batch, config, chunk_bytes, backend)
     computed = tokens._replace(active=needed, mask=needed.to(tokens.mask.dtype))

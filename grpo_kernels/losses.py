@@ -88,7 +88,15 @@ def grpo_loss(
     check_logits_and_ids(logits, completion_ids, "completion_ids")
     check_not_overwritten(logits)
     check_loss_arguments(
-        logits, advantages, completion_mask, old_logps, ref_logps, token_weights, num_items_in_batch, config
+        logits,
+        advantages,
+        completion_mask,
+        old_logps,
+        ref_logps,
+        token_weights,
+        num_items_in_batch,
+        config,
+        has_reference=ref_logps is not None,
     )
     backend = choose_backend(backend, logits)
     active = torch.ones_like(completion_ids, dtype=torch.bool) if completion_mask is None else completion_mask != 0

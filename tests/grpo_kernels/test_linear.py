@@ -282,6 +282,29 @@ def test_equal_states_have_ratio_one_and_no_kl(backend, dtype):
 
 
 @pytest.mark.parametrize("loss_type", ["dapo", "vespo"])
+def test_the_reference_may_come_as_hidden_states(loss_type):
+    model, reference = make_model(trainable=True), make_model(seed=1)
+    batch = make_batch(vocabulary=VOCABULARY)
+    logits = reference.hidden.detach() @ model.weight.T.detach() + model.bias.detach()
+    ref_logps = token_logps(logits, batch.ids, 0.9, backend="eager")
+    results = []
+    for source in ({"ref_logps": ref_logps}, {"ref_logps": None, "ref_hidden": reference.hidden}):
+        options = {**batch.options, **source}
+        output = linear_grpo_loss(
+            model.hidden,
+            model.weight,
+            batch.ids,
+            batch.advantages,
+            bias=model.bias,
+            **options,
+            config=config(loss_type, beta=0.1, temperature=0.9),
+        )
+        results.append((output.loss, output.kl, *torch.autograd.grad(output.loss, model.leaves)))
+    for one, other in zip(*results, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-11, atol=1e-11)
+
+
+@pytest.mark.parametrize("loss_type", ["dapo", "vespo"])
 @pytest.mark.parametrize("trainable", [False, True])
 def test_compiled_in_one_graph(loss_type, trainable):
     torch.compiler.reset()
@@ -341,6 +364,12 @@ def test_padded_columns_do_not_leak_into_the_sum(backend, vocabulary):
         ({"chunk_bytes": 0}, ValueError, ["chunk_bytes", "0", ">= 1"]),
         ({"hidden": torch.zeros(3, 8)}, ValueError, ["hidden", "[3, 8]", "[B, T, D]"]),
         ({"backend": "eager"}, ValueError, ["backend", "eager", "torch"]),
+        ({"ref_hidden": torch.zeros(3, 5, 9)}, ValueError, ["ref_hidden", "[3, 5, 9]", "[3, 5, 8]"]),
+        (
+            {"ref_hidden": torch.zeros(3, 5, 8), "ref_logps": torch.zeros(3, 5)},
+            ValueError,
+            ["ref_logps", "ref_hidden", "one of them"],
+        ),
     ],
 )
 def test_bad_input_is_refused_by_name(changes, error, words):
