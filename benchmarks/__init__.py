@@ -1,0 +1,1 @@
+"""Benchmarks: every contender's result is checked before it is timed."""
