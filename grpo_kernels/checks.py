@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -16,45 +17,56 @@ ID_DTYPES = (torch.int64, torch.int32)
 
 
 def check_logits_and_ids(
-    logits: Tensor, ids: Tensor, ids_name: str, name: str = "logits", shape: str = "[B, T, V]"
+    logits: Tensor, ids: Tensor, ids_name: str, name: str = "logits", width: str = "V", packed: bool = False
 ) -> None:
-    """Shapes, dtypes and devices of [B, T, V] logits, or [B, T, D] hidden states, and [B, T] ids."""
+    """Shapes, dtypes and devices of [B, T, V] logits (or [B, T, D] states) and [B, T] ids; [N, V] and [N] if packed."""
     _check_tensor(name, logits, LOGITS_DTYPES)
-    if logits.dim() != 3 or logits.shape[-1] == 0:
-        raise ValueError(f"{name} has shape {_shape(logits)}; allowed: {shape} with {shape[-2]} >= 1")
+    rows = "N" if packed else "B, T"
+    if logits.dim() != (2 if packed else 3) or logits.shape[-1] == 0:
+        raise ValueError(f"{name} has shape {_shape(logits)}; allowed: [{rows}, {width}] with {width} >= 1")
     _check_tensor(ids_name, ids, ID_DTYPES)
-    _check_shape(ids_name, ids, [logits.shape[:2]], f"[B, T] of {name}")
+    _check_shape(ids_name, ids, [logits.shape[:-1]], f"[{rows}] of {name}")
     _check_device(ids_name, ids, logits)
 
 
+class TokenArguments(NamedTuple):
+    """What a loss takes for the tokens, as the caller gives it."""
+
+    ids: Tensor
+    advantages: Tensor
+    mask: Tensor | None
+    old_logps: Tensor | None
+    ref_logps: Tensor | None
+    token_weights: Tensor | None
+
+
 def check_loss_arguments(
-    logits: Tensor,
-    advantages: Tensor,
-    completion_mask: Tensor | None,
-    old_logps: Tensor | None,
-    ref_logps: Tensor | None,
-    token_weights: Tensor | None,
+    given: TokenArguments,
     num_items_in_batch: Tensor | float | None,
     config: GRPOLossConfig,
     has_reference: bool,
+    cu_seqlens: Tensor | None,
 ) -> None:
-    """Types, shapes and devices of everything else ``grpo_loss`` takes."""
+    """Types, shapes and devices of everything else a loss takes, beside ids that are checked."""
     if not isinstance(config, GRPOLossConfig):
         raise TypeError(f"config is {type(config).__name__}; allowed: GRPOLossConfig")
-    batch, length = logits.shape[:2]
-    per_token, per_sequence = (batch, length), (batch, 1)
-    _check_tensor("advantages", advantages, None)
-    _check_shape("advantages", advantages, [(batch,), per_sequence, per_token], "[B], [B, 1] or [B, T]")
-    _check_device("advantages", advantages, logits)
-    for name, tensor in (("completion_mask", completion_mask), ("old_logps", old_logps), ("ref_logps", ref_logps)):
-        if tensor is not None:
-            _check_tensor(name, tensor, None)
-            _check_shape(name, tensor, [per_token], "[B, T] of the logits")
-            _check_device(name, tensor, logits)
-    if token_weights is not None:
-        _check_tensor("token_weights", token_weights, None)
-        _check_shape("token_weights", token_weights, [per_sequence, per_token], "[B, T] or [B, 1]")
-        _check_device("token_weights", token_weights, logits)
+    per_token, symbol = tuple(given.ids.shape), "[B, T]" if cu_seqlens is None else "[N]"
+    batch = per_token[0] if cu_seqlens is None else cu_seqlens.numel() - 1
+    per_sequence = (batch, 1)
+    shapes = {
+        "advantages": ([(batch,), per_sequence, per_token], f"[B], [B, 1] or {symbol}"),
+        "completion_mask": ([per_token], f"{symbol} of the ids"),
+        "old_logps": ([per_token], f"{symbol} of the ids"),
+        "ref_logps": ([per_token], f"{symbol} of the ids"),
+        "token_weights": ([per_sequence, per_token], f"{symbol} or [B, 1]"),
+    }
+    for (name, (allowed, words)), tensor in zip(shapes.items(), given[1:], strict=True):
+        if tensor is None and name != "advantages":
+            continue
+        _check_tensor(name, tensor, None)
+        assert tensor is not None
+        _check_shape(name, tensor, allowed, words)
+        _check_device(name, tensor, given.ids)
     if config.beta != 0.0 and not has_reference:
         raise ValueError(f"ref_logps is None, but beta is {config.beta}: pass the reference's [B, T] log-probabilities")
     if isinstance(num_items_in_batch, Tensor):
@@ -68,13 +80,36 @@ def check_loss_arguments(
         raise ValueError(f"num_items_in_batch is {num_items_in_batch!r}; allowed: a number > 0, or None")
 
 
+def check_cu_seqlens(cu_seqlens: Tensor, max_seqlen: int | None, ids: Tensor) -> int:
+    """Offsets of packed sequences; returns the length of the longest, or ``max_seqlen``."""
+    _check_tensor("cu_seqlens", cu_seqlens, ID_DTYPES)
+    if cu_seqlens.dim() != 1 or cu_seqlens.numel() < 2:
+        raise ValueError(f"cu_seqlens has shape {_shape(cu_seqlens)}; allowed: [B + 1] with B >= 1")
+    _check_device("cu_seqlens", cu_seqlens, ids)
+    if max_seqlen is not None and (isinstance(max_seqlen, bool) or not isinstance(max_seqlen, int) or max_seqlen < 1):
+        raise ValueError(f"max_seqlen is {max_seqlen!r}; allowed: a whole number >= 1, or None")
+    if torch.compiler.is_compiling() or isinstance(cu_seqlens, FakeTensor):
+        if max_seqlen is None:
+            raise ValueError("max_seqlen is None; allowed under torch.compile: the length of the longest sequence")
+        return max_seqlen
+    lengths = cu_seqlens.diff()
+    first, last, shortest, longest = torch.stack((cu_seqlens[0], cu_seqlens[-1], lengths.min(), lengths.max())).tolist()
+    if first != 0 or last != ids.shape[0] or shortest < 0:
+        raise ValueError(
+            f"cu_seqlens goes from {first} to {last}{' and decreases' if shortest < 0 else ''}; "
+            f"allowed: from 0 to {ids.shape[0]} (the number of tokens), not decreasing"
+        )
+    if max_seqlen is not None and max_seqlen < longest:
+        raise ValueError(f"max_seqlen is {max_seqlen}; allowed: at least {longest}, the longest sequence of cu_seqlens")
+    return max(longest, 1) if max_seqlen is None else max_seqlen
+
+
 def check_values(
     ids: Tensor,
     ids_name: str,
     vocabulary: int,
-    active: Tensor,
+    mask: Tensor | None = None,
     advantages: Tensor | None = None,
-    completion_mask: Tensor | None = None,
     num_items_in_batch: Tensor | float | None = None,
 ) -> None:
     """Ids of active tokens lie in the vocabulary, advantages are finite, a mask is 0 or 1, a count is positive.
@@ -86,13 +121,14 @@ def check_values(
         return
     if ids.is_cuda and torch.cuda.is_current_stream_capturing():
         return
-    low, high = (value.float() for value in torch.aminmax(ids.masked_fill(~active, 0)))
+    kept = ids if mask is None else ids.masked_fill(mask == 0, 0)
+    low, high = (value.float() for value in torch.aminmax(kept))
     fine = torch.ones_like(low)
     finite, binary, count = fine, fine, fine
     if advantages is not None:
         finite = torch.isfinite(advantages).all().float()
-    if completion_mask is not None and completion_mask.dtype != torch.bool:
-        binary = ((completion_mask == 0) | (completion_mask == 1)).all().float()
+    if mask is not None and mask.dtype != torch.bool:
+        binary = ((mask == 0) | (mask == 1)).all().float()
     if isinstance(num_items_in_batch, Tensor):
         count = num_items_in_batch.float()
     lowest, highest, is_finite, is_binary, items = torch.stack((low, high, finite, binary, count)).tolist()
@@ -104,8 +140,8 @@ def check_values(
         bad = advantages[~torch.isfinite(advantages)].flatten()[0].item()
         raise ValueError(f"advantages holds {bad}; allowed: finite numbers")
     if not is_binary:
-        assert completion_mask is not None
-        bad = completion_mask[(completion_mask != 0) & (completion_mask != 1)].flatten()[0].item()
+        assert mask is not None
+        bad = mask[(mask != 0) & (mask != 1)].flatten()[0].item()
         raise ValueError(f"completion_mask holds {bad}; allowed: 0 and 1, or bool")
     if not 0 < items < math.inf:
         raise ValueError(f"num_items_in_batch is {items}; allowed: a number > 0")

@@ -8,6 +8,8 @@ from torch import Tensor
 from . import ops
 from .backend import choose_backend
 from .checks import (
+    TokenArguments,
+    check_cu_seqlens,
     check_head,
     check_logits_and_ids,
     check_loss_arguments,
@@ -18,7 +20,7 @@ from .checks import (
 from .config import GRPOLossConfig
 from .linear import default_chunk_rows
 from .linear_ops import KeptLogps, LinearRows, RecomputedLogps
-from .losses import GRPOLossOutput, Tokens, as_number, loss_output, prepare_tokens
+from .losses import GRPOLossOutput, Tokens, as_number, loss_output, prepare_tokens, row_results
 from .objective import TokenLoss, entropy_weights, per_token_loss, row_weights, total_loss
 from .rows import needed_rows
 from .torch_rows import compute_dtype
@@ -39,6 +41,8 @@ def linear_grpo_loss(
     ref_hidden: Tensor | None = None,
     token_weights: Tensor | None = None,
     num_items_in_batch: Tensor | float | None = None,
+    cu_seqlens: Tensor | None = None,
+    max_seqlen: int | None = None,
     all_metrics: bool = False,
     chunk_bytes: int | None = None,
     backend: str | None = None,
@@ -61,49 +65,34 @@ def linear_grpo_loss(
         all_metrics: compute the tokens without gradient too, so that log-probabilities and metrics cover every
             unmasked token. ``metrics["metric_tokens"]`` is the number of tokens that they cover.
         chunk_bytes: bytes of float32 logits held at a time; None: what suits the device.
-        completion_ids and the others: as for ``grpo_loss``.
+        completion_ids and the others: as for ``grpo_loss``. With ``cu_seqlens`` hidden is [N, D].
 
     Raises:
         TypeError, ValueError: an argument has a wrong type, shape, dtype, device or value; the message names it.
     """
     check_head(hidden, weight, bias, softcap, logit_scale, chunk_bytes)
-    check_logits_and_ids(hidden, completion_ids, "completion_ids", "hidden", "[B, T, D]")
+    given = TokenArguments(completion_ids, advantages, completion_mask, old_logps, ref_logps, token_weights)
+    check_logits_and_ids(hidden, completion_ids, "completion_ids", "hidden", "D", packed=cu_seqlens is not None)
     if ref_hidden is not None:
         check_ref_hidden(ref_hidden, hidden, ref_logps)
     has_reference = ref_logps is not None or ref_hidden is not None
-    check_loss_arguments(
-        hidden,
-        advantages,
-        completion_mask,
-        old_logps,
-        ref_logps,
-        token_weights,
-        num_items_in_batch,
-        config,
-        has_reference,
-    )
+    if cu_seqlens is not None:
+        max_seqlen = check_cu_seqlens(cu_seqlens, max_seqlen, completion_ids)
+    check_loss_arguments(given, num_items_in_batch, config, has_reference, cu_seqlens)
     backend = choose_backend(backend, hidden)
-    active = torch.ones_like(completion_ids, dtype=torch.bool) if completion_mask is None else completion_mask != 0
-    tokens = prepare_tokens(
-        completion_ids, active, advantages, old_logps, ref_logps, token_weights, compute_dtype(hidden), config
-    )
+    tokens = prepare_tokens(given, cu_seqlens, max_seqlen, compute_dtype(hidden), config)
     num_items_in_batch = as_number(num_items_in_batch, tokens.mask)
-    check_values(
-        completion_ids,
-        "completion_ids",
-        weight.shape[0],
-        active,
-        tokens.advantages,
-        completion_mask,
-        num_items_in_batch,
-    )
-    needed = active if all_metrics else needed_rows(tokens, config)
+    check_values(given.ids, "completion_ids", weight.shape[0], given.mask, tokens.advantages, num_items_in_batch)
+    if cu_seqlens is not None:
+        hidden = hidden.unsqueeze(0)
+        ref_hidden = None if ref_hidden is None else ref_hidden.unsqueeze(0)
+    needed = tokens.active if all_metrics else needed_rows(tokens, config)
     head = (weight, bias, softcap or 0.0, logit_scale)
     if backend == "eager":
         raise ValueError("backend is 'eager'; allowed: torch, triton (for eager, pass the logits to grpo_loss)")
     if ref_hidden is not None:
         with torch.no_grad():
-            ref_logps, _ = _logps(ref_hidden, head, tokens.ids, needed, config.temperature, False, chunk_bytes, backend)
+            ref_logps, _ = _token_logps(ref_hidden, head, tokens, needed, config, False, chunk_bytes, backend)
         tokens = tokens._replace(ref_logps=ref_logps)
     route = _by_logps if config.needs_whole_sequence else _by_rows
     loss, logps, entropy, result = route(hidden, head, tokens, needed, num_items_in_batch, config, chunk_bytes, backend)
@@ -133,7 +122,7 @@ def linear_token_logps(
     dlogp/dhidden ([B, T, D]), and backward only scales it; otherwise backward computes the chunks again.
 
     Args:
-        hidden: [B, T, D]; weight: [V, D]; ids: [B, T]; the head as for ``linear_grpo_loss``.
+        hidden: [B, T, D] (or [N, D]); weight: [V, D]; ids: [B, T] (or [N]); the head as for ``linear_grpo_loss``.
         mask: [B, T], the tokens to compute; the others give 0. None means all.
 
     Returns:
@@ -143,14 +132,19 @@ def linear_token_logps(
         TypeError, ValueError: an argument has a wrong type, shape, dtype, device or value; the message names it.
     """
     check_head(hidden, weight, bias, softcap, logit_scale, chunk_bytes)
-    check_logits_and_ids(hidden, ids, "ids", "hidden", "[B, T, D]")
+    packed = hidden.dim() == 2
+    check_logits_and_ids(hidden, ids, "ids", "hidden", "D", packed)
     check_temperature(temperature)
     backend = choose_backend(backend, hidden)
+    check_values(ids, "ids", weight.shape[0], mask)
     needed = torch.ones_like(ids, dtype=torch.bool) if mask is None else mask != 0
-    check_values(ids, "ids", weight.shape[0], needed, None)
     ids = ids.to(torch.int64).masked_fill(~needed, 0)
+    if packed:
+        hidden, ids, needed = hidden.unsqueeze(0), ids.unsqueeze(0), needed.unsqueeze(0)
     head = (weight, bias, softcap or 0.0, logit_scale)
     logps, entropy = _logps(hidden, head, ids, needed, temperature, return_entropy, chunk_bytes, backend)
+    if packed:
+        logps, entropy = logps.squeeze(0), entropy.squeeze(0)
     return (logps, entropy) if return_entropy else logps
 
 
@@ -166,29 +160,25 @@ def _by_rows(
 ) -> tuple[Tensor, Tensor, Tensor, TokenLoss]:
     """Token-level objectives: loss and gradient of a chunk before the next."""
     weight, bias, softcap, logit_scale = head
-
-    def row_values(values: Tensor | None) -> Tensor | None:
-        return None if values is None else values.expand_as(tokens.ids).contiguous()
-
     losses, kl, ratio, logps, entropy = LinearRows.apply(
         hidden,
         weight,
         bias,
-        tokens.ids,
-        needed,
-        row_values(tokens.advantages),
-        tokens.old_logps,
-        tokens.ref_logps,
-        row_values(tokens.token_weights),
-        row_weights(config, tokens.mask, num_items_in_batch).contiguous(),
-        entropy_weights(config, tokens.mask).contiguous() if config.entropy_coef != 0.0 else None,
+        tokens.row_values(tokens.ids),
+        tokens.row_values(needed),
+        tokens.row_values(tokens.advantages),
+        tokens.row_values(tokens.old_logps),
+        tokens.row_values(tokens.ref_logps),
+        tokens.row_values(tokens.token_weights),
+        tokens.row_values(row_weights(config, tokens.mask, num_items_in_batch)),
+        tokens.row_values(entropy_weights(config, tokens.mask)) if config.entropy_coef != 0.0 else None,
         ops.row_options(config, backend)[0],
         ops.number_tensor(config.temperature, softcap, logit_scale),
         default_chunk_rows(weight.shape[0], hidden.device, chunk_bytes),
         _wanted(hidden, weight, bias),
         *ops.row_options(config, backend)[1:],
     )
-    return losses.sum(), logps, entropy, TokenLoss(losses, ratio, None if tokens.ref_logps is None else kl, None)
+    return row_results(losses, kl, ratio, logps, entropy, tokens)
 
 
 def _by_logps(
@@ -203,7 +193,7 @@ def _by_logps(
 ) -> tuple[Tensor, Tensor, Tensor, TokenLoss]:
     """Objectives that need the whole sequence: log-probabilities first, then autograd over [B, T] tensors."""
     with_entropy = config.entropy_coef != 0.0
-    logps, entropy = _logps(hidden, head, tokens.ids, needed, config.temperature, with_entropy, chunk_bytes, backend)
+    logps, entropy = _token_logps(hidden, head, tokens, needed, config, with_entropy, chunk_bytes, backend)
     result = per_token_loss(
         logps,
         tokens.advantages,
@@ -215,6 +205,25 @@ def _by_logps(
     )
     losses = result.loss.masked_fill(~needed, 0.0)
     return total_loss(losses, entropy, tokens.mask, config, num_items_in_batch), logps, entropy, result
+
+
+def _token_logps(
+    hidden: Tensor,
+    head: tuple[Tensor, Tensor | None, float, float],
+    tokens: Tokens,
+    needed: Tensor,
+    config: GRPOLossConfig,
+    differentiable_entropy: bool,
+    chunk_bytes: int | None,
+    backend: str,
+) -> tuple[Tensor, Tensor]:
+    """Log-probabilities and entropies of the tokens, [B, T]."""
+    rows, row_needed = tokens.row_values(tokens.ids), tokens.row_values(needed)
+    assert rows is not None and row_needed is not None
+    logps, entropy = _logps(
+        hidden, head, rows, row_needed, config.temperature, differentiable_entropy, chunk_bytes, backend
+    )
+    return tokens.layout.tokens(logps), tokens.layout.tokens(entropy)
 
 
 def _logps(

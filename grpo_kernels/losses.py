@@ -10,8 +10,16 @@ from torch import Tensor
 
 from . import ops
 from .backend import choose_backend
-from .checks import check_logits_and_ids, check_loss_arguments, check_temperature, check_values
+from .checks import (
+    TokenArguments,
+    check_cu_seqlens,
+    check_logits_and_ids,
+    check_loss_arguments,
+    check_temperature,
+    check_values,
+)
 from .config import GRPOLossConfig
+from .layout import Layout, Packed, Padded, packed_layout
 from .memory import check_may_be_overwritten, check_not_overwritten, mark_overwritten
 from .metrics import loss_metrics
 from .objective import TokenLoss, entropy_weights, per_token_loss, row_weights, total_loss
@@ -22,6 +30,8 @@ from .torch_rows import compute_dtype
 @dataclass(frozen=True)
 class GRPOLossOutput:
     """What ``grpo_loss`` returns. Everything but ``loss`` is detached and is 0 (``ratio``: 1) at masked tokens.
+
+    [B, T] stands for [N] where sequences are packed.
 
     Attributes:
         loss: 0-d, differentiable with respect to the logits; float32 (float64 for float64 logits).
@@ -50,6 +60,8 @@ def grpo_loss(
     ref_logps: Tensor | None = None,
     token_weights: Tensor | None = None,
     num_items_in_batch: Tensor | float | None = None,
+    cu_seqlens: Tensor | None = None,
+    max_seqlen: int | None = None,
     overwrite_logits: bool = False,
     backend: str | None = None,
     config: GRPOLossConfig = GRPOLossConfig(),  # noqa: B008 (frozen)
@@ -76,6 +88,9 @@ def grpo_loss(
             vespo they enter its sequence weight instead, at masked tokens too, as in TRL: put 1 there.
         num_items_in_batch: tokens in the whole accumulated batch, for dapo, cispo and vespo: a number > 0, or a tensor
             that holds one; None means this call's.
+        cu_seqlens: [B + 1], int32 or int64, for packed sequences: sequence k is rows ``cu_seqlens[k]`` to
+            ``cu_seqlens[k + 1]``. Logits are then [N, V], what is [B, T] here is [N], and so are the results.
+        max_seqlen: the longest packed sequence, or more; None reads it off the device.
         overwrite_logits: the caller owns the logits and will not read them again: the gradient replaces them during
             the forward pass, which saves reading them again in backward. Float16 logits under a loss scaler lose small
             gradients this way, because they are rounded before the scale arrives.
@@ -85,37 +100,21 @@ def grpo_loss(
     Raises:
         TypeError, ValueError: an argument has a wrong type, shape, dtype, device or value; the message names it.
     """
-    check_logits_and_ids(logits, completion_ids, "completion_ids")
+    given = TokenArguments(completion_ids, advantages, completion_mask, old_logps, ref_logps, token_weights)
+    check_logits_and_ids(logits, completion_ids, "completion_ids", packed=cu_seqlens is not None)
     check_not_overwritten(logits)
-    check_loss_arguments(
-        logits,
-        advantages,
-        completion_mask,
-        old_logps,
-        ref_logps,
-        token_weights,
-        num_items_in_batch,
-        config,
-        has_reference=ref_logps is not None,
-    )
+    if cu_seqlens is not None:
+        max_seqlen = check_cu_seqlens(cu_seqlens, max_seqlen, completion_ids)
+    check_loss_arguments(given, num_items_in_batch, config, ref_logps is not None, cu_seqlens)
     backend = choose_backend(backend, logits)
-    active = torch.ones_like(completion_ids, dtype=torch.bool) if completion_mask is None else completion_mask != 0
-    tokens = prepare_tokens(
-        completion_ids, active, advantages, old_logps, ref_logps, token_weights, compute_dtype(logits), config
-    )
+    tokens = prepare_tokens(given, cu_seqlens, max_seqlen, compute_dtype(logits), config)
     num_items_in_batch = as_number(num_items_in_batch, tokens.mask)
-    check_values(
-        completion_ids,
-        "completion_ids",
-        logits.shape[-1],
-        active,
-        tokens.advantages,
-        completion_mask,
-        num_items_in_batch,
-    )
+    check_values(given.ids, "completion_ids", logits.shape[-1], given.mask, tokens.advantages, num_items_in_batch)
+    if cu_seqlens is not None:
+        logits = logits.unsqueeze(0)
     if backend == "eager":
         loss, logps, entropy, result = eager_grpo_loss(
-            logits, tokens.ids, tokens.advantages, tokens.mask, config,
+            tokens.layout.tokens(logits), tokens.ids, tokens.advantages, tokens.mask, config,
             tokens.old_logps, tokens.ref_logps, tokens.token_weights, num_items_in_batch,
         )  # fmt: skip
     elif config.needs_whole_sequence:
@@ -140,30 +139,35 @@ def token_logps(
     Backward writes the gradient over the logits, as for ``grpo_loss``.
 
     Args:
-        logits: [B, T, V], float32, bfloat16, float16 or float64, any strides.
-        ids: [B, T], int64 or int32, within the vocabulary.
+        logits: [B, T, V] (or [N, V]), float32, bfloat16, float16 or float64, any strides.
+        ids: [B, T] (or [N]), int64 or int32, within the vocabulary.
         temperature: > 0; logits are divided by it.
         return_entropy: also return the entropies, in nats, differentiable.
         backend: as for ``grpo_loss``.
 
     Returns:
-        logps [B, T], or ``(logps, entropy)``; float32 (float64 for float64 logits).
+        logps [B, T] (or [N]), or ``(logps, entropy)``; float32 (float64 for float64 logits).
 
     Raises:
         TypeError, ValueError: an argument has a wrong type, shape, dtype, device or value; the message names it.
     """
-    check_logits_and_ids(logits, ids, "ids")
+    packed = isinstance(logits, Tensor) and logits.dim() == 2
+    check_logits_and_ids(logits, ids, "ids", packed=packed)
     check_not_overwritten(logits)
     check_temperature(temperature)
     backend = choose_backend(backend, logits)
+    check_values(ids, "ids", logits.shape[-1])
+    if packed:
+        logits, ids = logits.unsqueeze(0), ids.unsqueeze(0)
     active = torch.ones_like(ids, dtype=torch.bool)
-    check_values(ids, "ids", logits.shape[-1], active, None)
     ids = ids.to(torch.int64)
     if backend == "eager":
         logps, entropy = eager_token_logps(logits, ids, temperature)
     else:
         logps, entropy, *_ = ops.token_stats(logits, ids.contiguous(), active, ops.number_tensor(temperature), backend)
     logps, entropy = (values.to(compute_dtype(logits)) for values in (logps, entropy))
+    if packed:
+        logps, entropy = logps.squeeze(0), entropy.squeeze(0)
     return (logps, entropy) if return_entropy else logps
 
 
@@ -171,7 +175,7 @@ class Tokens(NamedTuple):
     """What the loss knows of the tokens besides their logits, checked, detached and in the compute dtype.
 
     [B, T], but advantages and token weights may be [B, 1]. At inactive tokens ids, old and reference log-probabilities
-    are 0, whatever the caller's padding held.
+    are 0, whatever the caller's padding held. ``layout`` leads to the rows of the logits and back.
     """
 
     ids: Tensor
@@ -181,38 +185,58 @@ class Tokens(NamedTuple):
     old_logps: Tensor | None
     ref_logps: Tensor | None
     token_weights: Tensor | None
+    layout: Layout
+
+    def row_values(self, values: Tensor | None) -> Tensor | None:
+        """Values per token, or per sequence, as a contiguous vector of the rows."""
+        return None if values is None else self.layout.rows(values.expand_as(self.ids)).contiguous()
 
 
 def prepare_tokens(
-    ids: Tensor,
-    active: Tensor,
-    advantages: Tensor,
-    old_logps: Tensor | None,
-    ref_logps: Tensor | None,
-    token_weights: Tensor | None,
+    given: TokenArguments,
+    cu_seqlens: Tensor | None,
+    max_seqlen: int | None,
     dtype: torch.dtype,
     config: GRPOLossConfig,
 ) -> Tokens:
     """The arguments of a loss, once their shapes are checked, as ``Tokens``."""
+    layout: Layout = Padded()
+    active = torch.ones_like(given.ids, dtype=torch.bool) if given.mask is None else given.mask != 0
+    if cu_seqlens is not None:
+        assert max_seqlen is not None
+        layout = packed_layout(cu_seqlens, given.ids.shape[0], max_seqlen)
+    per_token_shape = given.ids.shape
+
+    def padded(values: Tensor) -> Tensor:
+        """Per-token values as [B, T], per-sequence ones as [B, 1]."""
+        if values.shape == per_token_shape:
+            return layout.tokens(values)
+        return values.unsqueeze(-1) if values.dim() == 1 else values
+
+    active = padded(active)
     inactive = ~active
 
     def per_token(values: Tensor | None) -> Tensor | None:
-        return None if values is None else values.detach().to(dtype).masked_fill(inactive, 0.0)
+        return None if values is None else padded(values.detach().to(dtype)).masked_fill(inactive, 0.0)
 
-    advantages = advantages.unsqueeze(-1) if advantages.dim() == 1 else advantages
+    token_weights = given.token_weights
     if token_weights is not None:
-        token_weights = token_weights.detach().to(dtype)
-        # vespo, as TRL defines it, reads the weights of masked tokens too.
-        if token_weights.shape == active.shape and config.loss_type != "vespo":
+        token_weights = padded(token_weights.detach().to(dtype))
+        if config.loss_type == "vespo":
+            # vespo, as TRL defines it, reads the weights of masked tokens too; padding that we add must not count.
+            if isinstance(layout, Packed) and token_weights.shape == active.shape:
+                token_weights = token_weights.masked_fill(~layout.exists, 1.0)
+        elif token_weights.shape == active.shape:
             token_weights = token_weights.masked_fill(inactive, 0.0)
     return Tokens(
-        ids.to(torch.int64).masked_fill(inactive, 0),
+        padded(given.ids.to(torch.int64)).masked_fill(inactive, 0),
         active,
         active.to(dtype),
-        advantages.detach().to(dtype),
-        per_token(old_logps),
-        per_token(ref_logps),
+        padded(given.advantages.detach().to(dtype)),
+        per_token(given.old_logps),
+        per_token(given.ref_logps),
         token_weights,
+        layout,
     )
 
 
@@ -227,9 +251,14 @@ def _in_two_launches(
     logits: Tensor, tokens: Tokens, num_items_in_batch: Tensor | float | None, config: GRPOLossConfig, backend: str
 ) -> tuple[Tensor, Tensor, Tensor, TokenLoss]:
     """For objectives that need the whole sequence: fused log-probabilities, and autograd over [B, T] tensors."""
-    logps, entropy, *_ = ops.token_stats(
-        logits, tokens.ids.contiguous(), tokens.active.contiguous(), ops.number_tensor(config.temperature), backend
+    rows = ops.token_stats(
+        logits,
+        tokens.row_values(tokens.ids),
+        tokens.row_values(tokens.active),
+        ops.number_tensor(config.temperature),
+        backend,
     )
+    logps, entropy = (tokens.layout.tokens(values) for values in rows[:2])
     result = per_token_loss(
         logps, tokens.advantages, tokens.mask, config, tokens.old_logps, tokens.ref_logps, tokens.token_weights
     )
@@ -245,10 +274,6 @@ def _in_one_launch(
     overwrite_logits: bool,
 ) -> tuple[Tensor, Tensor, Tensor, TokenLoss]:
     """For token-level objectives: one kernel does everything."""
-
-    def row_values(values: Tensor | None) -> Tensor | None:
-        return None if values is None else values.expand_as(tokens.ids).contiguous()
-
     # A traced graph keeps its tensors: there the compiler decides what is overwritten. Without a gradient to compute
     # the logits stay as they are.
     overwrite = (
@@ -258,17 +283,26 @@ def _in_one_launch(
         check_may_be_overwritten(logits)
     losses, kl, ratio, logps, entropy = (_OverwritingRows.apply if overwrite else _fused_rows)(
         logits,
-        tokens.ids.contiguous(),
-        tokens.active.contiguous(),
-        row_values(tokens.advantages),
-        row_values(tokens.old_logps),
-        row_values(tokens.ref_logps),
-        row_values(tokens.token_weights),
-        row_weights(config, tokens.mask, num_items_in_batch).contiguous(),
-        entropy_weights(config, tokens.mask).contiguous() if config.entropy_coef != 0.0 else None,
+        tokens.row_values(tokens.ids),
+        tokens.row_values(tokens.active),
+        tokens.row_values(tokens.advantages),
+        tokens.row_values(tokens.old_logps),
+        tokens.row_values(tokens.ref_logps),
+        tokens.row_values(tokens.token_weights),
+        tokens.row_values(row_weights(config, tokens.mask, num_items_in_batch)),
+        tokens.row_values(entropy_weights(config, tokens.mask)) if config.entropy_coef != 0.0 else None,
         *ops.row_options(config, backend),
     )
-    return losses.sum(), logps, entropy, TokenLoss(losses, ratio, None if tokens.ref_logps is None else kl, None)
+    return row_results(losses, kl, ratio, logps, entropy, tokens)
+
+
+def row_results(
+    losses: Tensor, kl: Tensor, ratio: Tensor, logps: Tensor, entropy: Tensor, tokens: Tokens
+) -> tuple[Tensor, Tensor, Tensor, TokenLoss]:
+    """``(loss, logps, entropy, per-token results)``, [B, T], from what the row operations return."""
+    padded = tokens.layout.tokens
+    result = TokenLoss(losses, padded(ratio), None if tokens.ref_logps is None else padded(kl), None)
+    return losses.sum(), padded(logps), padded(entropy), result
 
 
 def loss_output(
@@ -284,7 +318,9 @@ def loss_output(
     ratio, entropy = detached(result.ratio, 1.0), detached(entropy)
     kl = None if result.kl is None else detached(result.kl)
     metrics = loss_metrics(loss.detach(), ratio, entropy, kl, result.phi, tokens.advantages, tokens.mask, config)
-    return GRPOLossOutput(loss, detached(logps), entropy, kl, ratio, metrics)
+    given = tokens.layout.as_given
+    kl = None if kl is None else given(kl)
+    return GRPOLossOutput(loss, given(detached(logps)), given(entropy), kl, given(ratio), metrics)
 
 
 def _fused_rows(*arguments):
