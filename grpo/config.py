@@ -15,7 +15,9 @@ if TYPE_CHECKING:
 
 LOSS_TYPES = ("grpo", "bnpo", "dr_grpo", "dapo", "cispo", "sapo", "luspo", "vespo")
 SCALE_REWARDS = ("group", "batch", "none")
+LOSS_PATHS = ("auto", "linear", "logits", "eager")
 DTYPES = ("auto", "float32", "bfloat16", "float16")
+CHOICES = {"loss_type": LOSS_TYPES, "scale_rewards": SCALE_REWARDS, "dtype": DTYPES, "loss_path": LOSS_PATHS}
 
 
 def option(default: Any, group: str, help: str, choices: tuple[str, ...] | None = None) -> Any:
@@ -80,6 +82,13 @@ class TrainConfig:
     max_steps: int = option(100, "optimisation", "batches of completions to sample and train on")
     per_device_train_batch_size: int = option(8, "optimisation", "completions in one forward and backward pass")
     gradient_accumulation_steps: int = option(8, "optimisation", "such passes in one optimizer step")
+    loss_path: str = option(
+        "auto",
+        "optimisation",
+        "how the loss is computed, in falling order of memory saved: linear from hidden states, logits from logits, "
+        "eager by plain autograd; auto: linear where the model's head allows it, else logits",
+        LOSS_PATHS,
+    )
     learning_rate: float = option(5e-5, "optimisation", "AdamW's peak learning rate")
     warmup_steps: int = option(3, "optimisation", "steps of linear warm-up")
     min_lr_rate: float = option(0.1, "optimisation", "share of the learning rate that a linear decay ends at; 1: none")
@@ -109,7 +118,7 @@ class TrainConfig:
         _require(self, "min_lr_rate", 0 <= self.min_lr_rate <= 1, "in [0, 1]")
         _require(self, "seed", 0 <= self.seed < 2**63, "0 or a positive integer below 2**63")
         _require(self, "eval_size", self.eval_size is None or self.eval_size >= 1, "at least 1")
-        for name, choices in (("loss_type", LOSS_TYPES), ("scale_rewards", SCALE_REWARDS), ("dtype", DTYPES)):
+        for name, choices in CHOICES.items():
             _require(self, name, getattr(self, name) in choices, "one of " + ", ".join(choices))
         if not self.reward:
             raise InputError("--reward needs at least one name")

@@ -1,4 +1,4 @@
-"""The policy: a frozen causal LM with LoRA adapters, its tokenizer, and the logits of its completions."""
+"""The policy: a frozen causal LM with LoRA adapters, its tokenizer, and what it makes of its completions."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
     from grpo.config import TrainConfig
+    from grpo_kernels import LMHead
 
 # The name of a causal LM's cache, in its output and among its arguments, in newer and older transformers.
 CACHE_NAMES = ("cache", "past_key_values")
@@ -42,15 +43,40 @@ class Policy:
 
         Prompts are run once each; their keys and values serve all their completions, gradients included.
         """
-        import torch
+        length = batch.completion_ids.shape[1]
+        ids, mask = whole_sequences(batch)
+        cache = self.prompt_cache(batch.prompt_ids, batch.prompt_mask, batch.prompt_rows)
+        # The last token predicts nothing that is wanted; each token is predicted at the position before it.
+        logits = self.forward(ids[:, :-1], mask[:, :-1], kept=length, cache=cache).logits
+        # The backward pass of a slice, even of all rows, would allocate the gradient of the whole once more.
+        return logits if logits.shape[1] == length else logits[:, -length:]
+
+    def hidden_states(self, batch: Batch) -> torch.Tensor:
+        """Hidden states [B, T, D] that `head` turns into `logits`; prompts are shared in the same way.
+
+        Raises UnsupportedHeadError for what `grpo_kernels.find_lm_head` refuses.
+        """
+        from grpo_kernels import completion_hidden_states
 
         length = batch.completion_ids.shape[1]
-        rows = batch.prompt_rows
-        ids = torch.cat((batch.prompt_ids[rows], batch.completion_ids), dim=1)
-        mask = torch.cat((batch.prompt_mask[rows], batch.completion_mask), dim=1)
-        cache = self.prompt_cache(batch.prompt_ids, batch.prompt_mask, rows)
-        # The last token predicts nothing that is wanted; each token is predicted at the position before it.
-        return self.forward(ids[:, :-1], mask[:, :-1], kept=length, cache=cache).logits[:, -length:]
+        ids, mask = whole_sequences(batch)
+        cache = self.prompt_cache(batch.prompt_ids, batch.prompt_mask, batch.prompt_rows)
+        new = slice(-length - 1, None) if cache else slice(None)
+        return completion_hidden_states(
+            self.model,
+            ids[:, new],
+            mask,
+            length,
+            position_ids=positions(mask)[:, new],
+            use_cache=bool(cache),
+            **cache,
+        )
+
+    def head(self) -> LMHead:
+        """The output head as the adapters have it now, in or out of `as_reference`."""
+        from grpo_kernels import find_lm_head
+
+        return find_lm_head(self.model)
 
     def prompt_cache(self, prompt_ids: torch.Tensor, prompt_mask: torch.Tensor, rows: torch.Tensor) -> dict[str, Any]:
         """The cache argument of a forward pass or `generate`: prompt rows[b] without its last token, for every b.
@@ -100,6 +126,14 @@ class Policy:
 
         with torch.no_grad(), self.model.disable_adapter():
             yield
+
+
+def whole_sequences(batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
+    """(ids, mask), [B, P + T] each: every completion behind its prompt."""
+    import torch
+
+    ids = torch.cat((batch.prompt_ids[batch.prompt_rows], batch.completion_ids), dim=1)
+    return ids, torch.cat((batch.prompt_mask[batch.prompt_rows], batch.completion_mask), dim=1)
 
 
 def model_path(config: TrainConfig) -> str:

@@ -96,13 +96,24 @@ def prepare(config: TrainConfig, display: Display) -> Run:
     # Judging empty completions now finds the rows that a reward cannot judge, before training reaches them.
     score(rewards, [Completion(task, (), "", truncated=True) for task in (*train_tasks, *held_out)])
     policy = load_policy(path, config, tokenizer)
-    config = dataclasses.replace(config, output_dir=str(output_dir))
+    loss_path = resolve_loss_path(config, policy, display)
+    config = dataclasses.replace(config, output_dir=str(output_dir), loss_path=loss_path)
     name = config.model or "the embedded model"
     display.say(
         f"training {name} on {len(train_tasks)} problems: {config.max_steps} steps of "
         f"{config.questions_per_step} questions x {config.num_generations} completions"
     )
     return Run(config, output_dir, policy, train_tasks, held_out, rewards)
+
+
+def resolve_loss_path(config: TrainConfig, policy: Policy, display: Display) -> str:
+    """What `auto` means for this model; one line says why where it is not the default."""
+    from grpo.loss_path import choose_loss_path
+
+    path, reason = choose_loss_path(config.loss_path, policy)
+    if reason is not None:
+        display.say(f"--loss-path {path}, which needs more memory: {reason}")
+    return path
 
 
 def load_problems(config: TrainConfig) -> tuple[list[Problem], list[Problem]]:

@@ -1,7 +1,7 @@
 """Supervised fine-tuning on prompt/completion token ids: the loss counts completion tokens only.
 
-Small on purpose: it warms up a model before GRPO (see ``grpo.embedded.build``) and works for any transformers causal LM,
-with or without a PEFT adapter; only parameters that require a gradient are trained.
+Small on purpose: it warms up a model before GRPO (see ``grpo.embedded.build``) and works for any transformers causal
+LM, with or without a PEFT adapter; only parameters that require a gradient are trained.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from grpo_kernels import token_logps
 
 @dataclass(frozen=True)
 class SFTExample:
-    """Token ids of one example. ``completion_ids`` ends with the end-of-sequence id if the model is to learn to stop."""
+    """Token ids of one example. For a model to learn to stop, ``completion_ids`` ends with the end-of-sequence id."""
 
     prompt_ids: Sequence[int]
     completion_ids: Sequence[int]
@@ -92,9 +92,7 @@ def sft_loss(model: nn.Module, batch: SFTBatch) -> Tensor:
     return -logps[batch.completion_mask].mean()
 
 
-def shuffled_batches(
-    examples: Sequence[SFTExample], batch_size: int, seed: int
-) -> Iterator[list[SFTExample]]:
+def shuffled_batches(examples: Sequence[SFTExample], batch_size: int, seed: int) -> Iterator[list[SFTExample]]:
     """Endless batches; every example once per epoch, in a new order each time."""
     if not examples:
         raise ValueError("there are no examples to train on")
@@ -122,7 +120,7 @@ def train_supervised(
     config: SFTConfig,
     on_step: Callable[[int, float], bool] | None = None,
 ) -> list[float]:
-    """Train ``model`` in place and return the loss of every step.
+    """Train ``model`` in place, dropout on if it has any, and return the loss of every step.
 
     ``on_step(steps_done, loss)`` is called after each update; training ends early when it returns True.
     """
@@ -135,6 +133,7 @@ def train_supervised(
         optimizer, lambda step: learning_rate_factor(step, config.warmup_steps, config.max_steps)
     )
     losses: list[float] = []
+    was_training = model.training
     model.train()
     batches = shuffled_batches(examples, config.batch_size, config.seed)
     for _, chosen in zip(range(config.max_steps), batches, strict=False):
@@ -147,4 +146,5 @@ def train_supervised(
         losses.append(loss.item())
         if on_step is not None and on_step(len(losses), losses[-1]):
             break
+    model.train(was_training)
     return losses

@@ -13,11 +13,11 @@ from grpo.advantages import group_advantages
 from grpo.batch import Batch, TrainSequence, Window, collate, micro_batches, window_share
 from grpo.config import TrainConfig
 from grpo.groups import Group, Task
+from grpo.loss_path import batch_logps, batch_loss, choose_loss_path
 from grpo.metrics import TokenMeans, rollout_metrics
 from grpo.policy import Policy
 from grpo.rewards import Reward, score
 from grpo.rollout import sample
-from grpo_kernels import grpo_loss, token_logps
 from grpo_kernels.losses import GRPOLossOutput
 
 CLIP_METRICS = ("clip_ratio/low_mean", "clip_ratio/high_mean", "clip_ratio/region_mean", "cispo_clip_ratio")
@@ -50,6 +50,7 @@ class Trainer:
         self.policy = policy
         self.rewards = rewards
         self.loss_config = config.loss_config()
+        self.loss_path, _ = choose_loss_path(config.loss_path, policy)
         self.optimizer = torch.optim.AdamW(
             policy.parameters(),
             lr=config.learning_rate,
@@ -121,11 +122,10 @@ class Trainer:
         """Add the gradient of one micro-batch to the adapters'."""
         num_items, share = window_share(self.config.loss_type, part.size, whole)
         with torch.set_grad_enabled(part.learns):
-            output = grpo_loss(
-                self.policy.logits(part.batch),
-                part.batch.completion_ids,
-                part.batch.advantages,
-                completion_mask=part.batch.completion_mask,
+            output = batch_loss(
+                self.policy,
+                part.batch,
+                self.loss_path,
                 old_logps=part.old_logps,
                 ref_logps=part.ref_logps,
                 num_items_in_batch=num_items,
@@ -138,9 +138,7 @@ class Trainer:
     def reference_logps(self, batch: Batch) -> torch.Tensor:
         """Log-probabilities [B, T] under the base model: for the loss, or only to report the KL."""
         with self.policy.as_reference():
-            logps = token_logps(self.policy.logits(batch), batch.completion_ids, self.config.temperature)
-        assert isinstance(logps, torch.Tensor)
-        return logps
+            return batch_logps(self.policy, batch, self.loss_path, self.config.temperature)
 
     def set_learning_rate(self) -> float:
         config = self.config

@@ -14,7 +14,8 @@ from pathlib import Path
 
 import torch
 from tokenizers import Tokenizer, decoders, models
-from transformers import PreTrainedModel, PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
+from transformers.utils.logging import disable_progress_bar
 
 from grpo.batch import pad_left
 from grpo.data.arithmetic import AdditionProblem, addition_problems
@@ -24,6 +25,7 @@ from grpo.sft import SFTConfig, SFTExample, train_supervised
 PAD, EOS, UNK = "<pad>", "<eos>", "<unk>"
 CHARACTERS = ["\n", *map(chr, range(ord(" "), ord("~") + 1))]
 MAX_LENGTH = 256
+DEFAULT_SEED = 1  # of the model that ships
 LONGEST_ANSWER = 3
 
 TARGET_ACCURACY = 0.35
@@ -40,12 +42,12 @@ pipeline_tag: text-generation
 
 # Two-digit addition, half learnt
 
-The model that `grpo train` improves when no other is named: a decoder of the Qwen2 architecture with {parameters:,}
+The model that `grpo train` improves when no other is named: a decoder of the Llama architecture with {parameters:,}
 parameters in float32 and a character tokenizer (printable ASCII). Made by `python -m grpo.embedded.build`; nothing in
 it comes from anywhere else.
 
 - Input: `12+34=`, two numbers from 10 to 99. Output: the sum and the end-of-sequence token.
-- Training: {steps} supervised steps on the {warm_start:,} sums of `grpo.data.arithmetic.addition_problems("warm_start")`,
+- Training: {steps} supervised steps on the {warm_start:,} sums of the "warm_start" split of `grpo.data.arithmetic`,
   with seed {seed}, until {target:.0%} of some other sums (of the "train" split) were right.
 - Greedy accuracy on the {held_out:,} held-out sums, which it has seen in neither order: {accuracy:.1%}.
 
@@ -70,11 +72,16 @@ def build_tokenizer() -> PreTrainedTokenizerFast:
     )
 
 
-def build_model(tokenizer: PreTrainedTokenizerFast, seed: int) -> Qwen2ForCausalLM:
-    """A new model in float32. Three layers, because two were seen to learn the carry much more slowly."""
+def build_model(tokenizer: PreTrainedTokenizerFast, seed: int) -> LlamaForCausalLM:
+    """A new model in float32.
+
+    Llama, because for Qwen2 ``AutoTokenizer`` always makes Qwen2's own tokenizer, whatever the files say. Three layers,
+    because two learn the carry much more slowly; initial weights of about 1 / sqrt(hidden_size), because with the usual
+    0.02 some seeds take five times as many steps.
+    """
     torch.manual_seed(seed)
-    return Qwen2ForCausalLM(
-        Qwen2Config(
+    return LlamaForCausalLM(
+        LlamaConfig(
             vocab_size=len(tokenizer),
             hidden_size=96,
             intermediate_size=256,
@@ -82,6 +89,7 @@ def build_model(tokenizer: PreTrainedTokenizerFast, seed: int) -> Qwen2ForCausal
             num_attention_heads=4,
             num_key_value_heads=4,
             max_position_embeddings=MAX_LENGTH,
+            initializer_range=0.1,
             tie_word_embeddings=True,
             pad_token_id=tokenizer.pad_token_id,
             eos_token_id=tokenizer.eos_token_id,
@@ -169,8 +177,9 @@ def build(output_dir: Path, seed: int, target: float = TARGET_ACCURACY, max_step
 def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m grpo.embedded.build", description="Make the embedded model.")
     parser.add_argument("--output-dir", type=Path, default=MODEL_PATH, metavar="DIR", help="default: %(default)s")
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="default: %(default)s")
+    parser.add_argument("--seed", type=int, default=DEFAULT_SEED, metavar="N", help="default: %(default)s")
     arguments = parser.parse_args(argv)
+    disable_progress_bar()
     torch.set_num_threads(1)  # the order of a sum depends on the number of threads, and so would the model
     accuracy = build(arguments.output_dir, arguments.seed)
     print(f"held-out greedy accuracy {accuracy:.1%}; written to {arguments.output_dir}")

@@ -26,6 +26,7 @@ from grpo.errors import InputError
         ({"loss_type": "ppo"}, "--loss-type ppo: must be one of grpo, bnpo"),
         ({"scale_rewards": "std"}, "--scale-rewards std: must be one of group, batch, none"),
         ({"dtype": "int8"}, "--dtype int8"),
+        ({"loss_path": "fused"}, "--loss-path fused: must be one of auto, linear, logits, eager"),
         ({"reward": ()}, "--reward needs at least one name"),
         ({"reward": ("numeric", "numeric")}, "give each reward once"),
         ({"reward_weights": (1.0, 2.0)}, "--reward-weights has 2 numbers for 1 rewards"),

@@ -118,7 +118,8 @@ def test_groups_without_a_difference_change_nothing_and_cost_no_backward():
     parts = trainer.micro_batches(training_sequences(groups((1.0,) * 4, (0.0,) * 4), (1.0,), "group"))
     assert [part.learns for part in parts] == [False]
     graphs = []
-    trainer.policy.model.register_forward_hook(lambda *_: graphs.append(torch.is_grad_enabled()))
+    backbone = trainer.policy.model.get_base_model().model
+    backbone.register_forward_hook(lambda *_: graphs.append(torch.is_grad_enabled()))
     metrics = trainer.update(groups((1.0,) * 4, (0.0,) * 4))
     assert moved(before, trainer) == 0.0
     assert not any(graphs) and graphs

@@ -1,0 +1,94 @@
+"""How the loss and the log-probabilities of a batch are computed: from hidden states, or from logits.
+
+linear  hidden states and the head, joined in chunks: no tensor of the size of the logits exists
+logits  the model's logits, fused loss
+eager   the model's logits, plain autograd: the definition of correct
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from grpo.batch import Batch
+from grpo.errors import InputError
+from grpo.policy import Policy
+from grpo_kernels import (
+    UnsupportedHeadError,
+    grpo_loss,
+    linear_grpo_loss,
+    linear_token_logps,
+    matches_model_logits,
+    token_logps,
+)
+from grpo_kernels.losses import GRPOLossOutput
+
+
+def choose_loss_path(requested: str, policy: Policy) -> tuple[str, str | None]:
+    """(path, why it is not the linear one): `auto` is linear, or logits where the model's head does not allow it.
+
+    Raises InputError if the linear path is asked for and the head does not allow it.
+    """
+    if requested not in ("auto", "linear"):
+        return requested, None
+    reason = why_not_linear(policy)
+    if reason is None:
+        return "linear", None
+    if requested == "linear":
+        raise InputError(f"--loss-path linear: {reason}; give --loss-path logits")
+    return "logits", reason
+
+
+def why_not_linear(policy: Policy) -> str | None:
+    """What keeps the model's logits from being its hidden states times its head, or None."""
+    try:
+        if matches_model_logits(policy.model):
+            return None
+    except UnsupportedHeadError as error:
+        return str(error)
+    name = type(policy.model.get_base_model()).__name__
+    return f"the logits of {name} are not those of its hidden states and its head alone"
+
+
+def batch_loss(policy: Policy, batch: Batch, path: str, **options: Any) -> GRPOLossOutput:
+    """The loss of a batch, with log-probabilities, metrics and ratios of every completion token.
+
+    `path` is linear, logits or eager; the options are those that `grpo_loss` and `linear_grpo_loss` share.
+    """
+    options["completion_mask"] = batch.completion_mask
+    if path == "linear":
+        head = policy.head()
+        return linear_grpo_loss(
+            policy.hidden_states(batch),
+            head.weight,
+            batch.completion_ids,
+            batch.advantages,
+            all_metrics=True,
+            **head.options,
+            **options,
+        )
+    logits = policy.logits(batch)
+    return grpo_loss(logits, batch.completion_ids, batch.advantages, backend=_backend(path), **options)
+
+
+def batch_logps(policy: Policy, batch: Batch, path: str, temperature: float) -> torch.Tensor:
+    """Log-probabilities [B, T] of the completions, on the same numeric route as the loss."""
+    if path == "linear":
+        head = policy.head()
+        logps = linear_token_logps(
+            policy.hidden_states(batch),
+            head.weight,
+            batch.completion_ids,
+            temperature,
+            mask=batch.completion_mask,
+            **head.options,
+        )
+    else:
+        logps = token_logps(policy.logits(batch), batch.completion_ids, temperature, backend=_backend(path))
+    assert isinstance(logps, torch.Tensor)
+    return logps
+
+
+def _backend(path: str) -> str | None:
+    return "eager" if path == "eager" else None
