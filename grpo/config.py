@@ -184,7 +184,7 @@ DEMO: dict[str, Any] = {
     "num_generations": 16,
     "max_completion_length": 4,
     "rollout_batch_size": 1024,
-    "max_steps": 50,
+    "max_steps": 100,
     "per_device_train_batch_size": 1024,
     "gradient_accumulation_steps": 1,
     "learning_rate": 3e-3,
