@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 
 from grpo.config import DEMO, TrainConfig
 from grpo.errors import InputError
+from grpo.threads import set_threads, wait_politely
 
 
 class Parser(argparse.ArgumentParser):
@@ -89,12 +90,13 @@ def _help(field: dataclasses.Field[Any]) -> str:
 
 
 def _train(config: TrainConfig) -> int:
+    wait_politely()
+
     import huggingface_hub.utils.logging as hub_logging
     from transformers.utils import logging
 
     from grpo.console import Display
     from grpo.run import train
-    from grpo.threads import set_threads
 
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):  # a completion may hold characters that the terminal's encoding lacks

@@ -2,6 +2,8 @@
 
 import os
 
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # read when torch is loaded; threads that wait leave the cores
+
 import torch
 
 if "OMP_NUM_THREADS" not in os.environ:

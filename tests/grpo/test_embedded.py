@@ -101,6 +101,14 @@ def test_greedy_accuracy_wants_the_whole_answer_and_its_end(model, tokenizer):
     assert build.greedy_accuracy(model, tokenizer, own[:1] + cut[:3]) == 0.25
 
 
+@pytest.mark.parametrize("training", [True, False])
+def test_measuring_accuracy_leaves_the_model_in_its_mode(training):
+    tokenizer = build.build_tokenizer()
+    model = build.build_model(tokenizer, seed=0).train(training)
+    build.greedy_accuracy(model, tokenizer, addition_problems("held_out")[:2])
+    assert model.training is training
+
+
 def test_building_is_decided_by_the_seed(tmp_path, fewer_problems):
     for name, seed in (("a", 0), ("b", 0), ("c", 1)):
         build.build(tmp_path / name, seed, target=1.0, max_steps=3)
@@ -113,6 +121,7 @@ def test_a_built_folder_loads_and_its_card_says_what_it_is(tmp_path, fewer_probl
     accuracy = build.build(tmp_path, seed=3, target=1.0, max_steps=4)
     model, tokenizer = AutoModelForCausalLM.from_pretrained(tmp_path), AutoTokenizer.from_pretrained(tmp_path)
     assert build.greedy_accuracy(model, tokenizer, addition_problems("held_out")[:20]) == accuracy
+    assert (tokenizer.padding_side, tokenizer.model_max_length) == ("left", model.config.max_position_embeddings)
     card = (tmp_path / "README.md").read_text(encoding="utf-8")
     assert f"{model.num_parameters():,}\nparameters" in card
     assert "4 supervised steps on the 20 sums" in card
@@ -151,11 +160,17 @@ def test_held_out_problems_have_no_part_in_the_warm_start(monkeypatch):
 def test_the_command_prints_the_accuracy(tmp_path, monkeypatch, capsys):
     threads = torch.get_num_threads()
     calls = []
-    monkeypatch.setattr(build, "build", lambda folder, seed: calls.append((folder, seed)) or 0.4125)
+
+    def built(folder, seed) -> float:
+        calls.append((folder, seed, torch.get_num_threads()))
+        return 0.4125
+
+    monkeypatch.setattr(build, "build", built)
+    torch.set_num_threads(2)
     try:
         build.main(["--output-dir", str(tmp_path), "--seed", "7"])
         build.main([])
     finally:
         torch.set_num_threads(threads)
-    assert calls == [(tmp_path, 7), (MODEL_PATH, build.DEFAULT_SEED)]
+    assert calls == [(tmp_path, 7, 1), (MODEL_PATH, build.DEFAULT_SEED, 1)]
     assert capsys.readouterr().out.startswith(f"held-out greedy accuracy 41.2%; written to {tmp_path}\n")

@@ -5,7 +5,7 @@ import os
 import pytest
 import torch
 
-from grpo.threads import available_cores, set_threads
+from grpo.threads import available_cores, set_threads, wait_politely
 
 
 @pytest.fixture(autouse=True)
@@ -32,3 +32,13 @@ def test_omp_num_threads_is_respected_up_to_the_cores(monkeypatch, wanted, threa
     monkeypatch.setattr("grpo.threads.available_cores", lambda: 4)
     monkeypatch.setenv("OMP_NUM_THREADS", wanted)
     assert set_threads() == threads == torch.get_num_threads()
+
+
+@pytest.mark.parametrize(("before", "after"), [(None, "PASSIVE"), ("ACTIVE", "ACTIVE")])
+def test_waiting_threads_sleep_unless_the_user_says_otherwise(monkeypatch, before, after):
+    if before is None:
+        monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
+    else:
+        monkeypatch.setenv("OMP_WAIT_POLICY", before)
+    wait_politely()
+    assert os.environ["OMP_WAIT_POLICY"] == after
