@@ -2,17 +2,14 @@
 
 Same inputs, same process, interleaved rounds; the figure is the median of the rounds as a ratio to ours. A contender
 whose loss or gradient is wrong is reported and not timed; one that is not installed is named (`pip install trl
-liger-kernel`). Peak memory is that of a fresh process over what it held before the step (Linux).
+liger-kernel`). Peak memory is what torch's allocator held in a step over what it held before.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-import pathlib
+import gc
 import statistics
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -134,43 +131,23 @@ def median_seconds(names: list[str], x: Inputs, rounds: int) -> dict[str, float]
     return {name: statistics.median(values) for name, values in seconds.items()}
 
 
-def peak_mib(name: str, width: int, vocabulary: int) -> float:
-    """High-water mark of a fresh process that runs the step once, over what it held before, in MiB."""
-    command = [sys.executable, "-m", "benchmarks.linear", "--peak", name, str(width), str(vocabulary)]
-    return float(
-        json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()[-1])
-    )
-
-
-def print_own_peak(name: str, width: int, vocabulary: int) -> None:
-    x = make_inputs(width, vocabulary, dead_groups=False)
-    step(
-        name,
-        Inputs(
-            x.hidden[:1, :8], x.weight[:99], x.ids[:1, :8] % 99, x.advantages[:1], x.mask[:1, :8], x.old_logps[:1, :8]
-        ),
-    )
-    # Writing 5 resets the high-water mark, VmHWM, to what is held now.
-    pathlib.Path("/proc/self/clear_refs").write_text("5")
-    before = resident_kib("VmRSS")
-    step(name, x)
-    print(json.dumps((resident_kib("VmHWM") - before) / 1024))
-
-
-def resident_kib(field: str) -> int:
-    """A field of this process's memory status, in KiB."""
-    status = pathlib.Path("/proc/self/status").read_text()
-    return int(status.split(f"{field}:")[1].split()[0])
+def peak_mib(name: str, x: Inputs) -> float:
+    """The most memory that torch held at a time during a step, over what it held before, in MiB."""
+    gc.collect()
+    with torch.profiler.profile(profile_memory=True) as profile:
+        step(name, x)
+    held, peak = 0, 0
+    for event in profile.profiler.kineto_results.events():
+        if event.name() == "[memory]":
+            held += event.nbytes()
+            peak = max(peak, held)
+    return peak / 2**20
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--peak", nargs=3, metavar=("NAME", "D", "V"), help="print one contender's peak memory")
     options = parser.parse_args()
-    if options.peak:
-        print_own_peak(options.peak[0], int(options.peak[1]), int(options.peak[2]))
-        return
     print(f"torch {torch.__version__}, {torch.get_num_threads()} threads, float32, 8 x 128 tokens, frozen head")
     for (width, vocabulary), dead in ((shape, dead) for shape in SHAPES for dead in (False, True)):
         x = make_inputs(width, vocabulary, dead)
@@ -178,7 +155,7 @@ def main() -> None:
         seconds = median_seconds(names, x, options.rounds)
         print(f"\nD {width}, V {vocabulary}{', half of the groups dead' if dead else ''}: ours {seconds['ours']:.3f} s")
         for name in names:
-            memory = "" if dead else f", peak {peak_mib(name, width, vocabulary):7.0f} MiB"
+            memory = "" if dead else f", peak {peak_mib(name, x):7.0f} MiB"
             print(f"  {name:6} {seconds[name] / seconds['ours']:.2f} x{memory}")
 
 
