@@ -38,6 +38,7 @@ class TokenArguments(NamedTuple):
     old_logps: Tensor | None
     ref_logps: Tensor | None
     token_weights: Tensor | None
+    temperatures: Tensor | None = None
 
 
 def check_loss_arguments(
@@ -59,6 +60,7 @@ def check_loss_arguments(
         "old_logps": ([per_token], f"{symbol} of the ids"),
         "ref_logps": ([per_token], f"{symbol} of the ids"),
         "token_weights": ([per_sequence, per_token], f"{symbol} or [B, 1]"),
+        "temperatures": ([(batch,), per_sequence], "[B] or [B, 1]"),
     }
     for (name, (allowed, words)), tensor in zip(shapes.items(), given[1:], strict=True):
         if tensor is None and name != "advantages":
@@ -111,8 +113,9 @@ def check_values(
     mask: Tensor | None = None,
     advantages: Tensor | None = None,
     num_items_in_batch: Tensor | float | None = None,
+    temperatures: Tensor | None = None,
 ) -> None:
-    """Ids of active tokens lie in the vocabulary, advantages are finite, a mask is 0 or 1, a count is positive.
+    """Ids of active tokens lie in the vocabulary, advantages are finite, a mask is 0 or 1, numbers are positive.
 
     It costs one transfer of a few numbers from the device, and is left out where values cannot be read: while
     compiling, with fake tensors, and while a CUDA graph is captured.
@@ -124,14 +127,17 @@ def check_values(
     kept = ids if mask is None else ids.masked_fill(mask == 0, 0)
     low, high = (value.float() for value in torch.aminmax(kept))
     fine = torch.ones_like(low)
-    finite, binary, count = fine, fine, fine
+    finite, binary, count, warm = fine, fine, fine, fine
     if advantages is not None:
         finite = torch.isfinite(advantages).all().float()
     if mask is not None and mask.dtype != torch.bool:
         binary = ((mask == 0) | (mask == 1)).all().float()
     if isinstance(num_items_in_batch, Tensor):
         count = num_items_in_batch.float()
-    lowest, highest, is_finite, is_binary, items = torch.stack((low, high, finite, binary, count)).tolist()
+    if temperatures is not None:
+        warm = _are_temperatures(temperatures).all().float()
+    numbers = torch.stack((low, high, finite, binary, count, warm)).tolist()
+    lowest, highest, is_finite, is_binary, items, is_warm = numbers
     if lowest < 0 or highest >= vocabulary:
         worst = int(lowest if lowest < 0 else highest)
         raise ValueError(f"{ids_name} holds {worst}; allowed: 0 to {vocabulary - 1} (the size of the vocabulary - 1)")
@@ -145,6 +151,10 @@ def check_values(
         raise ValueError(f"completion_mask holds {bad}; allowed: 0 and 1, or bool")
     if not 0 < items < math.inf:
         raise ValueError(f"num_items_in_batch is {items}; allowed: a number > 0")
+    if not is_warm:
+        assert temperatures is not None
+        cold = temperatures[~_are_temperatures(temperatures)].flatten()[0].item()
+        raise ValueError(f"temperatures holds {cold}; allowed: finite numbers > 0 (at least 1e-6)")
 
 
 def check_head(
@@ -187,9 +197,20 @@ def check_ref_hidden(ref_hidden: Tensor, hidden: Tensor, ref_logps: Tensor | Non
         raise ValueError("ref_logps and ref_hidden are both given; allowed: one of them")
 
 
-def check_temperature(temperature: float) -> None:
-    """A finite number above 0."""
-    GRPOLossConfig(temperature=temperature)
+def check_temperature(temperature: float | Tensor, ids: Tensor) -> None:
+    """A finite number above 0; or a tensor of them for ids [B, T] or [N], whose values ``check_values`` looks at."""
+    if not isinstance(temperature, Tensor):
+        GRPOLossConfig(temperature=temperature)
+        return
+    _check_tensor("temperature", temperature, LOGITS_DTYPES)
+    batch = (ids.shape[0],)
+    shapes = [batch] if ids.dim() == 1 else [batch, (*batch, 1), tuple(ids.shape)]
+    _check_shape("temperature", temperature, shapes, "a number, or one for each sequence or token of the ids")
+    _check_device("temperature", temperature, ids)
+
+
+def _are_temperatures(values: Tensor) -> Tensor:
+    return (values >= 1e-6) & (values < math.inf)
 
 
 def _check_tensor(name: str, value: object, dtypes: tuple[torch.dtype, ...] | None) -> None:

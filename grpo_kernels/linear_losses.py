@@ -20,7 +20,7 @@ from .checks import (
 from .config import GRPOLossConfig
 from .linear import default_chunk_rows
 from .linear_ops import KeptLogps, LinearRows, RecomputedLogps
-from .losses import GRPOLossOutput, Tokens, as_number, loss_output, prepare_tokens, row_results
+from .losses import GRPOLossOutput, Tokens, as_number, loss_output, prepare_tokens, row_results, row_temperature
 from .objective import TokenLoss, entropy_weights, per_token_loss, row_weights, total_loss
 from .rows import needed_rows
 from .torch_rows import compute_dtype
@@ -40,6 +40,7 @@ def linear_grpo_loss(
     ref_logps: Tensor | None = None,
     ref_hidden: Tensor | None = None,
     token_weights: Tensor | None = None,
+    temperatures: Tensor | None = None,
     num_items_in_batch: Tensor | float | None = None,
     cu_seqlens: Tensor | None = None,
     max_seqlen: int | None = None,
@@ -71,7 +72,9 @@ def linear_grpo_loss(
         TypeError, ValueError: an argument has a wrong type, shape, dtype, device or value; the message names it.
     """
     check_head(hidden, weight, bias, softcap, logit_scale, chunk_bytes)
-    given = TokenArguments(completion_ids, advantages, completion_mask, old_logps, ref_logps, token_weights)
+    given = TokenArguments(
+        completion_ids, advantages, completion_mask, old_logps, ref_logps, token_weights, temperatures
+    )
     check_logits_and_ids(hidden, completion_ids, "completion_ids", "hidden", "D", packed=cu_seqlens is not None)
     if ref_hidden is not None:
         check_ref_hidden(ref_hidden, hidden, ref_logps)
@@ -82,7 +85,9 @@ def linear_grpo_loss(
     backend = choose_backend(backend, hidden)
     tokens = prepare_tokens(given, cu_seqlens, max_seqlen, compute_dtype(hidden), config)
     num_items_in_batch = as_number(num_items_in_batch, tokens.mask)
-    check_values(given.ids, "completion_ids", weight.shape[0], given.mask, tokens.advantages, num_items_in_batch)
+    check_values(
+        given.ids, "completion_ids", weight.shape[0], given.mask, tokens.advantages, num_items_in_batch, temperatures
+    )
     if cu_seqlens is not None:
         hidden = hidden.unsqueeze(0)
         ref_hidden = None if ref_hidden is None else ref_hidden.unsqueeze(0)
@@ -106,7 +111,7 @@ def linear_token_logps(
     hidden: Tensor,
     weight: Tensor,
     ids: Tensor,
-    temperature: float = 1.0,
+    temperature: float | Tensor = 1.0,
     return_entropy: bool = False,
     *,
     mask: Tensor | None = None,
@@ -122,7 +127,8 @@ def linear_token_logps(
     dlogp/dhidden ([B, T, D]), and backward only scales it; otherwise backward computes the chunks again.
 
     Args:
-        hidden: [B, T, D] (or [N, D]); weight: [V, D]; ids: [B, T] (or [N]); the head as for ``linear_grpo_loss``.
+        hidden: [B, T, D] (or [N, D]); weight: [V, D]; ids: [B, T] (or [N]); the head as for ``linear_grpo_loss``;
+            the temperature as for ``token_logps``.
         mask: [B, T], the tokens to compute; the others give 0. None means all.
 
     Returns:
@@ -134,14 +140,16 @@ def linear_token_logps(
     check_head(hidden, weight, bias, softcap, logit_scale, chunk_bytes)
     packed = hidden.dim() == 2
     check_logits_and_ids(hidden, ids, "ids", "hidden", "D", packed)
-    check_temperature(temperature)
+    check_temperature(temperature, ids)
     backend = choose_backend(backend, hidden)
-    check_values(ids, "ids", weight.shape[0], mask)
+    temperatures = temperature if isinstance(temperature, Tensor) else None
+    check_values(ids, "ids", weight.shape[0], mask, temperatures=temperatures)
     needed = torch.ones_like(ids, dtype=torch.bool) if mask is None else mask != 0
     ids = ids.to(torch.int64).masked_fill(~needed, 0)
     if packed:
         hidden, ids, needed = hidden.unsqueeze(0), ids.unsqueeze(0), needed.unsqueeze(0)
     head = (weight, bias, softcap or 0.0, logit_scale)
+    temperature = row_temperature(temperature, ids, compute_dtype(hidden))
     logps, entropy = _logps(hidden, head, ids, needed, temperature, return_entropy, chunk_bytes, backend)
     if packed:
         logps, entropy = logps.squeeze(0), entropy.squeeze(0)
@@ -172,8 +180,9 @@ def _by_rows(
         tokens.row_values(tokens.token_weights),
         tokens.row_values(row_weights(config, tokens.mask, num_items_in_batch)),
         tokens.row_values(entropy_weights(config, tokens.mask)) if config.entropy_coef != 0.0 else None,
+        tokens.row_values(tokens.temperatures),
         ops.row_options(config, backend)[0],
-        ops.number_tensor(config.temperature, softcap, logit_scale),
+        ops.number_tensor(softcap, logit_scale),
         default_chunk_rows(weight.shape[0], hidden.device, chunk_bytes),
         _wanted(hidden, weight, bias),
         *ops.row_options(config, backend)[1:],
@@ -221,7 +230,7 @@ def _token_logps(
     rows, row_needed = tokens.row_values(tokens.ids), tokens.row_values(needed)
     assert rows is not None and row_needed is not None
     logps, entropy = _logps(
-        hidden, head, rows, row_needed, config.temperature, differentiable_entropy, chunk_bytes, backend
+        hidden, head, rows, row_needed, tokens.row_temperature(config), differentiable_entropy, chunk_bytes, backend
     )
     return tokens.layout.tokens(logps), tokens.layout.tokens(entropy)
 
@@ -231,18 +240,18 @@ def _logps(
     head: tuple[Tensor, Tensor | None, float, float],
     ids: Tensor,
     needed: Tensor,
-    temperature: float,
+    temperature: Tensor,
     differentiable_entropy: bool,
     chunk_bytes: int | None,
     backend: str,
 ) -> tuple[Tensor, Tensor]:
     weight, bias, softcap, logit_scale = head
-    numbers = ops.number_tensor(temperature, softcap, logit_scale)
+    numbers = ops.number_tensor(softcap, logit_scale)
     chunk_rows = default_chunk_rows(weight.shape[0], hidden.device, chunk_bytes)
     wanted = _wanted(hidden, weight, bias)
     keeps_derivative = wanted == [True, False, False] and not differentiable_entropy
     function = KeptLogps if keeps_derivative else RecomputedLogps
-    return function.apply(hidden, weight, bias, ids, needed, numbers, chunk_rows, wanted, backend)
+    return function.apply(hidden, weight, bias, ids, needed, temperature, numbers, chunk_rows, wanted, backend)
 
 
 def _wanted(hidden: Tensor, weight: Tensor, bias: Tensor | None) -> list[bool]:

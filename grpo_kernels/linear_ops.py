@@ -11,35 +11,35 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 
 from .linear import Head, HeadGrads, logp_chunks, loss_chunks
-from .ops import fake_rows, full_precision, implementation, refuse_second_derivatives, row_config
+from .ops import as_temperature, fake_rows, full_precision, implementation, refuse_second_derivatives, row_config
 from .torch_rows import compute_dtype
 
 # Gradients are computed in the forward pass: those of hidden, weight and bias that are wanted; the others are empty.
 _LINEAR_LOSS_SCHEMA = (
     "(Tensor hidden, Tensor weight, Tensor? bias, Tensor ids, Tensor needed, Tensor advantages, Tensor? old_logps, "
-    "Tensor? ref_logps, Tensor? token_weights, Tensor weights, Tensor? entropy_weights, Tensor numbers, "
-    "Tensor head_numbers, int chunk_rows, bool[] wanted, str backend, str loss_type, str kl_estimator, "
+    "Tensor? ref_logps, Tensor? token_weights, Tensor weights, Tensor? entropy_weights, Tensor? temperatures, "
+    "Tensor numbers, Tensor head_numbers, int chunk_rows, bool[] wanted, str backend, str loss_type, str kl_estimator, "
     "bool use_bias_correction_kl)"
     " -> (Tensor loss, Tensor kl, Tensor ratio, Tensor logps, Tensor entropy,"
     " Tensor grad_hidden, Tensor grad_weight, Tensor grad_bias)"
 )
 _LINEAR_LOGPS_SCHEMA = (
     "(Tensor hidden, Tensor weight, Tensor? bias, Tensor ids, Tensor needed, Tensor? grad_logps, "
-    "Tensor? grad_entropy, Tensor head_numbers, int chunk_rows, bool[] wanted, str backend)"
+    "Tensor? grad_entropy, Tensor temperature, Tensor head_numbers, int chunk_rows, bool[] wanted, str backend)"
     " -> (Tensor logps, Tensor entropy, Tensor grad_hidden, Tensor grad_weight, Tensor grad_bias)"
 )
 
 
 @full_precision
 def run_linear_grpo_rows(
-    hidden, weight, bias, ids, needed, advantages, old, ref, token_weights, weights, entropy_weights, numbers,
-    head_numbers, chunk_rows, wanted, backend, *options,
+    hidden, weight, bias, ids, needed, advantages, old, ref, token_weights, weights, entropy_weights, temperatures,
+    numbers, head_numbers, chunk_rows, wanted, backend, *options,
 ):  # fmt: skip
     """``grpo_rows`` from hidden states [B, T, D] and a head; ``needed`` [B, T] are the rows to compute."""
-    vectors = (advantages, old, ref, token_weights, weights, entropy_weights)
+    vectors = (advantages, old, ref, token_weights, weights, entropy_weights, temperatures)
     stats, row_loss, grads = loss_chunks(
         hidden.reshape(-1, hidden.shape[-1]),
-        Head(weight, bias, *head_numbers[1:].tolist()),
+        Head(weight, bias, *head_numbers.tolist()),
         ids.flatten(),
         needed.flatten(),
         [None if vector is None else vector.flatten() for vector in vectors],
@@ -54,17 +54,17 @@ def run_linear_grpo_rows(
 
 @full_precision
 def run_linear_token_logps(
-    hidden, weight, bias, ids, needed, grad_logps, grad_entropy, head_numbers, chunk_rows, wanted, backend
+    hidden, weight, bias, ids, needed, grad_logps, grad_entropy, temperature, head_numbers, chunk_rows, wanted, backend
 ):
     """Log-probabilities and entropies from hidden states [B, T, D], and the gradients of their weighted sum."""
     stats, grads = logp_chunks(
         hidden.reshape(-1, hidden.shape[-1]),
-        Head(weight, bias, *head_numbers[1:].tolist()),
+        Head(weight, bias, *head_numbers.tolist()),
         ids.flatten(),
         needed.flatten(),
         None if grad_logps is None else grad_logps.flatten(),
         None if grad_entropy is None else grad_entropy.flatten(),
-        head_numbers[0].item(),
+        as_temperature(temperature.flatten() if temperature.dim() else temperature),
         chunk_rows,
         wanted,
         implementation(backend),
@@ -100,12 +100,12 @@ linear_token_logps = torch.library.custom_op(
 
 @linear_grpo_rows.register_fake
 def _(hidden, weight, bias, ids, *arguments):
-    return (*fake_rows(hidden, ids, 5), *_fake_grads(hidden, weight, bias, arguments[10]))
+    return (*fake_rows(hidden, ids, 5), *_fake_grads(hidden, weight, bias, arguments[11]))
 
 
 @linear_token_logps.register_fake
 def _(hidden, weight, bias, ids, *arguments):
-    return (*fake_rows(hidden, ids, 2), *_fake_grads(hidden, weight, bias, arguments[5]))
+    return (*fake_rows(hidden, ids, 2), *_fake_grads(hidden, weight, bias, arguments[6]))
 
 
 def _is_traced(hidden: Tensor) -> bool:
@@ -127,7 +127,7 @@ class LinearRows(torch.autograd.Function):
     def forward(ctx, *arguments):
         *rows, grad_hidden, grad_weight, grad_bias = _grpo_rows(*arguments)
         ctx.save_for_backward(grad_hidden, grad_weight, grad_bias)
-        ctx.wanted = arguments[14]
+        ctx.wanted = arguments[15]
         ctx.mark_non_differentiable(*rows[1:])
         return tuple(rows)
 
@@ -140,17 +140,17 @@ class LinearRows(torch.autograd.Function):
             grad * scale.to(grad.dtype) if want else None
             for grad, want in zip(ctx.saved_tensors, ctx.wanted, strict=True)
         ]
-        return *grads, *[None] * 16
+        return *grads, *[None] * 17
 
 
 class KeptLogps(torch.autograd.Function):
     """Log-probabilities whose derivative with respect to the hidden states is kept from the forward pass."""
 
     @staticmethod
-    def forward(ctx, hidden, weight, bias, ids, needed, numbers, chunk_rows, wanted, backend):
+    def forward(ctx, hidden, weight, bias, ids, needed, temperature, head_numbers, chunk_rows, wanted, backend):
         ones = torch.ones_like(ids, dtype=compute_dtype(hidden))
         logps, entropy, derivative, *_ = _token_logps(
-            hidden, weight, bias, ids, needed, ones, None, numbers, chunk_rows, wanted, backend
+            hidden, weight, bias, ids, needed, ones, None, temperature, head_numbers, chunk_rows, wanted, backend
         )
         ctx.save_for_backward(derivative)
         ctx.mark_non_differentiable(entropy)
@@ -160,28 +160,29 @@ class KeptLogps(torch.autograd.Function):
     def backward(ctx, grad_logps, _):
         refuse_second_derivatives()
         (derivative,) = ctx.saved_tensors
-        return derivative * grad_logps.unsqueeze(-1).to(derivative.dtype), *[None] * 8
+        return derivative * grad_logps.unsqueeze(-1).to(derivative.dtype), *[None] * 9
 
 
 class RecomputedLogps(torch.autograd.Function):
     """Log-probabilities and entropies whose chunks are computed again in backward, with the gradients known."""
 
     @staticmethod
-    def forward(ctx, hidden, weight, bias, ids, needed, numbers, chunk_rows, wanted, backend):
+    def forward(ctx, hidden, weight, bias, ids, needed, temperature, head_numbers, chunk_rows, wanted, backend):
         logps, entropy, *_ = _token_logps(
-            hidden, weight, bias, ids, needed, None, None, numbers, chunk_rows, [False] * 3, backend
+            hidden, weight, bias, ids, needed, None, None, temperature, head_numbers, chunk_rows, [False] * 3, backend
         )
-        ctx.save_for_backward(hidden, weight, bias, ids, needed, numbers)
+        ctx.save_for_backward(hidden, weight, bias, ids, needed, temperature, head_numbers)
         ctx.options = chunk_rows, wanted, backend
         return logps, entropy
 
     @staticmethod
     def backward(ctx, grad_logps, grad_entropy):
         refuse_second_derivatives()
-        hidden, weight, bias, ids, needed, numbers = ctx.saved_tensors
+        hidden, weight, bias, ids, needed, temperature, head_numbers = ctx.saved_tensors
         chunk_rows, wanted, backend = ctx.options
         needed = needed & ((grad_logps != 0) | (grad_entropy != 0))
         _, _, *grads = _token_logps(
-            hidden, weight, bias, ids, needed, grad_logps, grad_entropy, numbers, chunk_rows, wanted, backend
-        )
-        return *(grad if want else None for grad, want in zip(grads, wanted, strict=True)), *[None] * 6
+            hidden, weight, bias, ids, needed, grad_logps, grad_entropy, temperature, head_numbers, chunk_rows, wanted,
+            backend,
+        )  # fmt: skip
+        return *(grad if want else None for grad, want in zip(grads, wanted, strict=True)), *[None] * 7

@@ -59,6 +59,7 @@ def grpo_loss(
     old_logps: Tensor | None = None,
     ref_logps: Tensor | None = None,
     token_weights: Tensor | None = None,
+    temperatures: Tensor | None = None,
     num_items_in_batch: Tensor | float | None = None,
     cu_seqlens: Tensor | None = None,
     max_seqlen: int | None = None,
@@ -86,6 +87,8 @@ def grpo_loss(
         ref_logps: [B, T], log-probabilities under the reference; required when ``config.beta`` is not 0.
         token_weights: [B, T] or [B, 1], multiplied into the policy term (importance-sampling correction, masks). For
             vespo they enter its sequence weight instead, at masked tokens too, as in TRL: put 1 there.
+        temperatures: [B] or [B, 1], > 0 (at least 1e-6): the temperature that each sequence was sampled at, instead of
+            ``config.temperature``.
         num_items_in_batch: tokens in the whole accumulated batch, for dapo, cispo and vespo: a number > 0, or a tensor
             that holds one; None means this call's.
         cu_seqlens: [B + 1], int32 or int64, for packed sequences: sequence k is rows ``cu_seqlens[k]`` to
@@ -100,7 +103,9 @@ def grpo_loss(
     Raises:
         TypeError, ValueError: an argument has a wrong type, shape, dtype, device or value; the message names it.
     """
-    given = TokenArguments(completion_ids, advantages, completion_mask, old_logps, ref_logps, token_weights)
+    given = TokenArguments(
+        completion_ids, advantages, completion_mask, old_logps, ref_logps, token_weights, temperatures
+    )
     check_logits_and_ids(logits, completion_ids, "completion_ids", packed=cu_seqlens is not None)
     check_not_overwritten(logits)
     if cu_seqlens is not None:
@@ -109,13 +114,15 @@ def grpo_loss(
     backend = choose_backend(backend, logits)
     tokens = prepare_tokens(given, cu_seqlens, max_seqlen, compute_dtype(logits), config)
     num_items_in_batch = as_number(num_items_in_batch, tokens.mask)
-    check_values(given.ids, "completion_ids", logits.shape[-1], given.mask, tokens.advantages, num_items_in_batch)
+    check_values(
+        given.ids, "completion_ids", logits.shape[-1], given.mask, tokens.advantages, num_items_in_batch, temperatures
+    )
     if cu_seqlens is not None:
         logits = logits.unsqueeze(0)
     if backend == "eager":
         loss, logps, entropy, result = eager_grpo_loss(
             tokens.layout.tokens(logits), tokens.ids, tokens.advantages, tokens.mask, config,
-            tokens.old_logps, tokens.ref_logps, tokens.token_weights, num_items_in_batch,
+            tokens.old_logps, tokens.ref_logps, tokens.token_weights, num_items_in_batch, tokens.temperatures,
         )  # fmt: skip
     elif config.needs_whole_sequence:
         loss, logps, entropy, result = _in_two_launches(logits, tokens, num_items_in_batch, config, backend)
@@ -129,7 +136,7 @@ def grpo_loss(
 def token_logps(
     logits: Tensor,
     ids: Tensor,
-    temperature: float = 1.0,
+    temperature: float | Tensor = 1.0,
     return_entropy: bool = False,
     *,
     backend: str | None = None,
@@ -141,7 +148,8 @@ def token_logps(
     Args:
         logits: [B, T, V] (or [N, V]), float32, bfloat16, float16 or float64, any strides.
         ids: [B, T] (or [N]), int64 or int32, within the vocabulary.
-        temperature: > 0; logits are divided by it.
+        temperature: > 0 (at least 1e-6), logits are divided by it: a number, or [B] or [B, 1] with one a sequence
+            (in general [B, T]; [N]).
         return_entropy: also return the entropies, in nats, differentiable.
         backend: as for ``grpo_loss``.
 
@@ -154,17 +162,19 @@ def token_logps(
     packed = isinstance(logits, Tensor) and logits.dim() == 2
     check_logits_and_ids(logits, ids, "ids", packed=packed)
     check_not_overwritten(logits)
-    check_temperature(temperature)
+    check_temperature(temperature, ids)
     backend = choose_backend(backend, logits)
-    check_values(ids, "ids", logits.shape[-1])
+    temperatures = temperature if isinstance(temperature, Tensor) else None
+    check_values(ids, "ids", logits.shape[-1], temperatures=temperatures)
     if packed:
         logits, ids = logits.unsqueeze(0), ids.unsqueeze(0)
+    temperature = row_temperature(temperature, ids, compute_dtype(logits))
     active = torch.ones_like(ids, dtype=torch.bool)
     ids = ids.to(torch.int64)
     if backend == "eager":
         logps, entropy = eager_token_logps(logits, ids, temperature)
     else:
-        logps, entropy, *_ = ops.token_stats(logits, ids.contiguous(), active, ops.number_tensor(temperature), backend)
+        logps, entropy, *_ = ops.token_stats(logits, ids.contiguous(), active, temperature, backend)
     logps, entropy = (values.to(compute_dtype(logits)) for values in (logps, entropy))
     if packed:
         logps, entropy = logps.squeeze(0), entropy.squeeze(0)
@@ -174,8 +184,8 @@ def token_logps(
 class Tokens(NamedTuple):
     """What the loss knows of the tokens besides their logits, checked, detached and in the compute dtype.
 
-    [B, T], but advantages and token weights may be [B, 1]. At inactive tokens ids, old and reference log-probabilities
-    are 0, whatever the caller's padding held. ``layout`` leads to the rows of the logits and back.
+    [B, T], but advantages, token weights and temperatures may be [B, 1]. At inactive tokens ids, old and reference
+    log-probabilities are 0, whatever the caller's padding held. ``layout`` leads to the rows of the logits and back.
     """
 
     ids: Tensor
@@ -185,11 +195,26 @@ class Tokens(NamedTuple):
     old_logps: Tensor | None
     ref_logps: Tensor | None
     token_weights: Tensor | None
+    temperatures: Tensor | None
     layout: Layout
 
     def row_values(self, values: Tensor | None) -> Tensor | None:
         """Values per token, or per sequence, as a contiguous vector of the rows."""
         return None if values is None else self.layout.rows(values.expand_as(self.ids)).contiguous()
+
+    def row_temperature(self, config: GRPOLossConfig) -> Tensor:
+        """One temperature a row, or the one number, as the operators take it."""
+        temperatures = self.row_values(self.temperatures)
+        return ops.number_tensor(config.temperature)[0] if temperatures is None else temperatures
+
+
+def row_temperature(temperature: float | Tensor, ids: Tensor, dtype: torch.dtype) -> Tensor:
+    """A checked temperature as the operators take it: a number, or one for each of ``ids`` in the compute dtype."""
+    if not isinstance(temperature, Tensor):
+        return ops.number_tensor(temperature)[0]
+    values = temperature.detach().to(dtype)
+    values = values.unsqueeze(-1) if values.dim() == 1 and values.shape[0] == ids.shape[0] != 1 else values
+    return values.expand(ids.shape).contiguous()
 
 
 def prepare_tokens(
@@ -236,6 +261,7 @@ def prepare_tokens(
         per_token(given.old_logps),
         per_token(given.ref_logps),
         token_weights,
+        None if given.temperatures is None else padded(given.temperatures.detach().to(dtype)),
         layout,
     )
 
@@ -255,7 +281,7 @@ def _in_two_launches(
         logits,
         tokens.row_values(tokens.ids),
         tokens.row_values(tokens.active),
-        ops.number_tensor(config.temperature),
+        tokens.row_temperature(config),
         backend,
     )
     logps, entropy = (tokens.layout.tokens(values) for values in rows[:2])
@@ -291,6 +317,7 @@ def _in_one_launch(
         tokens.row_values(tokens.token_weights),
         tokens.row_values(row_weights(config, tokens.mask, num_items_in_batch)),
         tokens.row_values(entropy_weights(config, tokens.mask)) if config.entropy_coef != 0.0 else None,
+        tokens.row_values(tokens.temperatures),
         *ops.row_options(config, backend),
     )
     return row_results(losses, kl, ratio, logps, entropy, tokens)
@@ -333,7 +360,7 @@ class _OverwritingRows(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, logits, *arguments):
-        ctx.backend = arguments[9]
+        ctx.backend = arguments[10]
         loss, _, kl, ratio, logps, entropy, *_ = ops.grpo_rows_(logits, *arguments)
         ctx.save_for_backward(logits)
         mark_overwritten(logits)
@@ -347,4 +374,4 @@ class _OverwritingRows(torch.autograd.Function):
         grad = logits.detach()
         ops.scale_rows_(grad, grad_loss.contiguous(), ctx.backend)
         mark_overwritten(logits)
-        return grad, *[None] * 13
+        return grad, *[None] * 14

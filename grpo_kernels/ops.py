@@ -28,8 +28,8 @@ _STATS_SCHEMA = (
 )
 _LOSS_SCHEMA = (
     "(Tensor{alias} logits, Tensor ids, Tensor active, Tensor advantages, Tensor? old_logps, Tensor? ref_logps, "
-    "Tensor? token_weights, Tensor weights, Tensor? entropy_weights, Tensor numbers, str backend, str loss_type, "
-    "str kl_estimator, bool use_bias_correction_kl)"
+    "Tensor? token_weights, Tensor weights, Tensor? entropy_weights, Tensor? temperatures, Tensor numbers, "
+    "str backend, str loss_type, str kl_estimator, bool use_bias_correction_kl)"
     " -> (Tensor loss, Tensor derivative, Tensor kl, Tensor ratio,"
     " Tensor logps, Tensor entropy, Tensor peak, Tensor total, Tensor miss)"
 )
@@ -80,6 +80,11 @@ def row_config(numbers: Tensor, loss_type: str, kl_estimator: str, use_bias_corr
     )
 
 
+def as_temperature(temperature: Tensor) -> float | Tensor:
+    """What the row operations take: the number of a ``number_tensor``, or one a row."""
+    return temperature.item() if temperature.dim() == 0 else temperature
+
+
 def full_precision(operator):
     """Operator implementations run outside autocast, which would round their products."""
 
@@ -104,7 +109,7 @@ def implementation(backend: str):
 @full_precision
 def token_stats(logits, ids, active, temperature, backend):
     """``(logps, entropy, peak, total, miss)`` of every active row, [B, T] each; the first two are differentiable."""
-    return tuple(implementation(backend).token_stats(logits, ids, active, temperature.item()))
+    return tuple(implementation(backend).token_stats(logits, ids, active, as_temperature(temperature)))
 
 
 @torch.library.custom_op("grpo_kernels::grpo_rows", mutates_args=(), schema=_LOSS_SCHEMA.format(alias=""))
@@ -122,13 +127,14 @@ def grpo_rows_(logits, *arguments):
 
 
 def _run_grpo_rows(
-    logits, ids, active, advantages, old, ref, token_weights, weights, entropy_weights, numbers, backend, *options,
-    overwrite_logits,
+    logits, ids, active, advantages, old, ref, token_weights, weights, entropy_weights, temperatures, numbers, backend,
+    *options, overwrite_logits,
 ):  # fmt: skip
     config = row_config(numbers, *options)
     stats, row_loss = implementation(backend).grpo_rows(
-        logits, ids, active, advantages, old, ref, token_weights, weights, entropy_weights, config, overwrite_logits
-    )
+        logits, ids, active, advantages, old, ref, token_weights, weights, entropy_weights, temperatures, config,
+        overwrite_logits,
+    )  # fmt: skip
     return (*row_loss, *stats)
 
 
@@ -140,7 +146,7 @@ def row_grad(logits, ids, peak, total, miss, entropy, grad_logps, grad_entropy, 
     """d(loss)/d(logits) in memory of its own; see ``torch_rows.row_grad``."""
     out = torch.empty_like(logits)
     implementation(backend).row_grad(
-        logits, ids, peak, total, miss, entropy, grad_logps, grad_entropy, temperature.item(), out
+        logits, ids, peak, total, miss, entropy, grad_logps, grad_entropy, as_temperature(temperature), out
     )
     return out
 
@@ -152,7 +158,7 @@ def row_grad(logits, ids, peak, total, miss, entropy, grad_logps, grad_entropy, 
 def row_grad_(logits, ids, peak, total, miss, entropy, grad_logps, grad_entropy, temperature, backend):
     """d(loss)/d(logits), written over the logits."""
     implementation(backend).row_grad(
-        logits, ids, peak, total, miss, entropy, grad_logps, grad_entropy, temperature.item(), out=logits
+        logits, ids, peak, total, miss, entropy, grad_logps, grad_entropy, as_temperature(temperature), out=logits
     )
 
 
@@ -216,18 +222,19 @@ def _token_stats_backward(ctx, grad_logps, grad_entropy, *_):
 
 def _save_grpo_rows(ctx, inputs, output):
     logits, ids, active = inputs[:3]
-    entropy_weights, numbers, ctx.backend = inputs[8:11]
+    entropy_weights, temperatures, numbers, ctx.backend = inputs[8:12]
+    temperature = numbers[0] if temperatures is None else temperatures
     _, derivative, _, _, _, entropy, peak, total, miss = output
     ctx.save_for_backward(
-        logits, ids, active, peak, total, miss, entropy, numbers, derivative, entropy_weights
+        logits, ids, active, peak, total, miss, entropy, temperature, derivative, entropy_weights
     )  # fmt: skip
 
 
 def _grpo_rows_backward(ctx, grad_loss, *_):
-    logits, ids, active, peak, total, miss, entropy, numbers, derivative, entropy_weights = ctx.saved_tensors
+    logits, ids, active, peak, total, miss, entropy, temperature, derivative, entropy_weights = ctx.saved_tensors
     grad_entropy = None if entropy_weights is None else -grad_loss * entropy_weights
     stats = (ids, active, peak, total, miss, entropy)
-    return logits_grad(logits, stats, grad_loss * derivative, grad_entropy, numbers[0], ctx.backend), *[None] * 13
+    return logits_grad(logits, stats, grad_loss * derivative, grad_entropy, temperature, ctx.backend), *[None] * 14
 
 
 token_stats.register_autograd(_token_stats_backward, setup_context=_save_token_stats)

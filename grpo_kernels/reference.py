@@ -12,8 +12,13 @@ from .config import GRPOLossConfig
 from .objective import TokenLoss, per_token_loss, total_loss
 
 
-def eager_token_logps(logits: Tensor, ids: Tensor, temperature: float = 1.0) -> tuple[Tensor, Tensor]:
-    """Log-probabilities of ``ids`` and entropies at the temperature, [B, T] each, in the dtype of ``logits``."""
+def eager_token_logps(logits: Tensor, ids: Tensor, temperature: float | Tensor = 1.0) -> tuple[Tensor, Tensor]:
+    """Log-probabilities of ``ids`` and entropies at the temperature, [B, T] each, in the dtype of ``logits``.
+
+    The temperature is a number, or one for each token: [B, T] or [B, 1].
+    """
+    if isinstance(temperature, Tensor) and temperature.dim():
+        temperature = temperature.unsqueeze(-1)
     log_probs = torch.log_softmax(logits / temperature, dim=-1)
     logps = log_probs.gather(-1, ids.unsqueeze(-1)).squeeze(-1)
     probs = log_probs.exp()
@@ -32,17 +37,18 @@ def eager_grpo_loss(
     ref_logps: Tensor | None = None,
     token_weights: Tensor | None = None,
     num_items_in_batch: Tensor | float | None = None,
+    temperatures: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor, TokenLoss]:
     """The loss as written in the papers.
 
     Args:
         logits: [B, T, V]; ids: [B, T] within the vocabulary, also where the mask is 0.
-        advantages: [B, 1] or [B, T]; mask: [B, T], floating.
+        advantages: [B, 1] or [B, T]; mask: [B, T], floating; temperatures: [B, 1], instead of ``config.temperature``.
 
     Returns:
         ``(loss, logps, entropy, per-token results)``, all part of the autograd graph of ``logits``.
     """
-    logps, entropy = eager_token_logps(logits, ids, config.temperature)
+    logps, entropy = eager_token_logps(logits, ids, config.temperature if temperatures is None else temperatures)
     token_loss = per_token_loss(logps, advantages, mask, config, old_logps, ref_logps, token_weights)
     loss = total_loss(token_loss.loss, entropy, mask, config, num_items_in_batch)
     return loss, logps, entropy, token_loss

@@ -48,17 +48,18 @@ def compute_dtype(logits: Tensor) -> torch.dtype:
     return torch.float64 if logits.dtype == torch.float64 else torch.float32
 
 
-def token_stats(logits: Tensor, ids: Tensor, active: Tensor, temperature: float) -> RowStats:
+def token_stats(logits: Tensor, ids: Tensor, active: Tensor, temperature: float | Tensor) -> RowStats:
     """Log-probability, entropy and softmax statistics of every active row.
 
     Args:
         logits: [B, T, V], any floating dtype, any strides.
         ids: [B, T], int64; active: [B, T], bool.
+        temperature: one for all rows, or [B, T] in the compute dtype: one a row.
     """
     stats = _empty(RowStats, ids.shape, logits)
     for rows in _blocks(active, logits.shape[-1]):
-        shifted, peak = _shifted_rows(logits, rows, temperature)
-        block, _ = _block_stats(shifted, _column(ids, rows), peak)
+        shifted, peak = _shifted_rows(logits, rows, _row_temperature(temperature, rows))
+        block, _ = _block_stats(shifted, _column(ids, rows), peak, torch.empty_like(shifted), keep_shifted=False)
         _store(stats, rows, block)
     return stats
 
@@ -73,6 +74,7 @@ def grpo_rows(
     token_weights: Tensor | None,
     weights: Tensor,
     entropy_weights: Tensor | None,
+    temperatures: Tensor | None,
     config: GRPOLossConfig,
     overwrite_logits: bool = False,
 ) -> tuple[RowStats, RowLoss]:
@@ -80,12 +82,13 @@ def grpo_rows(
 
     Args:
         logits: [B, T, V]; with ``overwrite_logits`` they become the gradient of the sum of the losses.
-        weights, entropy_weights: [B, T], the w_i and e_i of ``objective``; the others as ``per_token_loss`` takes them,
+        weights, entropy_weights: [B, T], the w_i and e_i of ``objective``.
+        temperatures: [B, T], one a row, instead of ``config.temperature``; the others as ``per_token_loss`` takes them,
             all [B, T].
     """
-    vectors = (advantages, old_logps, ref_logps, token_weights, weights, entropy_weights)
+    vectors = (advantages, old_logps, ref_logps, token_weights, weights, entropy_weights, temperatures)
     if not overwrite_logits:
-        stats = token_stats(logits, ids, active, config.temperature)
+        stats = token_stats(logits, ids, active, config.temperature if temperatures is None else temperatures)
         row_loss = _objective(stats, vectors, config)
         defaults = (0.0, 0.0, 0.0, 1.0)
         return stats, RowLoss(*(v.masked_fill(~active, d) for v, d in zip(row_loss, defaults, strict=True)))
@@ -94,7 +97,8 @@ def grpo_rows(
     row_loss.ratio.fill_(1.0)
     for rows in _blocks(active, logits.shape[-1]):
         values = _take(logits, rows).to(compute_dtype(logits))
-        block = _fused_block_(values, ids.flatten()[rows], [_at(v, rows) for v in vectors], config)
+        scratch = torch.empty_like(values)
+        block = _fused_block_(values, scratch, ids.flatten()[rows], [_at(v, rows) for v in vectors], config)
         _put(logits, rows, values)
         _store(stats, rows, block[0])
         _store(row_loss, rows, block[1])
@@ -111,6 +115,7 @@ def fused_rows_(
     token_weights: Tensor | None,
     weights: Tensor,
     entropy_weights: Tensor | None,
+    temperatures: Tensor | None,
     config: GRPOLossConfig,
     softcap: float = 0.0,
     logit_scale: float = 1.0,
@@ -122,11 +127,12 @@ def fused_rows_(
     logits, before ``softcap`` (0: none) and ``logit_scale``.
     """
     stats, row_loss = _empty(RowStats, ids.shape, values), _empty(RowLoss, ids.shape, values)
-    vectors = (advantages, old_logps, ref_logps, token_weights, weights, entropy_weights)
+    vectors = (advantages, old_logps, ref_logps, token_weights, weights, entropy_weights, temperatures)
+    scratch = _scratch(values)
     for rows in _row_slices(values):
         block = values[rows]
         slope = apply_head_(block, softcap, logit_scale, with_grad)
-        results = _fused_block_(block, ids[rows], [_at(v, rows) for v in vectors], config, with_grad)
+        results = _fused_block_(block, scratch, ids[rows], [_at(v, rows) for v in vectors], config, with_grad)
         if slope is not None:
             block.mul_(slope)
         _store(stats, rows, results[0])
@@ -139,25 +145,27 @@ def logp_rows_(
     ids: Tensor,
     grad_logps: Tensor | None,
     grad_entropy: Tensor | None,
-    temperature: float,
+    temperature: float | Tensor,
     softcap: float = 0.0,
     logit_scale: float = 1.0,
 ) -> RowStats:
-    """Statistics of raw logits [n, V] in the compute dtype, which are used up.
+    """Statistics of raw logits [n, V] in the compute dtype, which are used up; ``temperature`` is a number or [n].
 
     With ``grad_logps`` [n] (and ``grad_entropy`` [n]) they become the gradient of
     ``(grad_logps * logps + grad_entropy * entropy).sum()``.
     """
     stats = _empty(RowStats, ids.shape, values)
+    scratch = _scratch(values)
     for rows in _row_slices(values):
         block, targets = values[rows], ids[rows].unsqueeze(-1)
         slope = apply_head_(block, softcap, logit_scale, grad_logps is not None)
-        peak = _shift_(block, temperature)
-        block_stats, exps = _block_stats(block, targets, peak)
+        row_temperature = _row_temperature(temperature, rows)
+        peak = _shift_(block, row_temperature)
+        block_stats, exps = _block_stats(block, targets, peak, scratch, keep_shifted=grad_entropy is not None)
         _store(stats, rows, block_stats)
         if grad_logps is not None:
             grad_h = None if grad_entropy is None else grad_entropy[rows]
-            _block_grad(exps, block, targets, block_stats, grad_logps[rows], grad_h, temperature, out=block)
+            _block_grad(exps, block, targets, block_stats, grad_logps[rows], grad_h, row_temperature, out=block)
             if slope is not None:
                 block.mul_(slope)
     return stats
@@ -177,22 +185,29 @@ def apply_head_(values: Tensor, softcap: float, logit_scale: float, with_slope: 
 
 
 def _fused_block_(
-    values: Tensor, ids: Tensor, vectors: Sequence[Tensor | None], config: GRPOLossConfig, with_grad: bool = True
+    values: Tensor,
+    scratch: Tensor,
+    ids: Tensor,
+    vectors: Sequence[Tensor | None],
+    config: GRPOLossConfig,
+    with_grad: bool = True,
 ) -> tuple[RowStats, RowLoss]:
-    peak = _shift_(values, config.temperature)
+    temperatures = vectors[6]
+    temperature = config.temperature if temperatures is None else temperatures.unsqueeze(-1)
+    peak = _shift_(values, temperature)
     targets = ids.unsqueeze(-1)
-    stats, exps = _block_stats(values, targets, peak)
+    stats, exps = _block_stats(values, targets, peak, scratch, keep_shifted=vectors[5] is not None)
     row_loss = _objective(stats, vectors, config)
     if with_grad:
         entropy_weights = vectors[5]
         grad_entropy = None if entropy_weights is None else -entropy_weights
-        _block_grad(exps, values, targets, stats, row_loss.derivative, grad_entropy, config.temperature, out=values)
+        _block_grad(exps, values, targets, stats, row_loss.derivative, grad_entropy, temperature, out=values)
     return stats, row_loss
 
 
 def _objective(stats: RowStats, vectors: Sequence[Tensor | None], config: GRPOLossConfig) -> RowLoss:
     """Loss, derivative, KL and ratio from the statistics and ``grpo_rows``' vectors, all of one shape."""
-    advantages, old_logps, ref_logps, token_weights, weights, entropy_weights = vectors
+    advantages, old_logps, ref_logps, token_weights, weights, entropy_weights, _ = vectors
     assert advantages is not None and weights is not None
     result = per_token_loss(
         stats.logps, advantages, torch.ones_like(weights), config, old_logps, ref_logps, token_weights
@@ -214,10 +229,10 @@ def row_grad(
     entropy: Tensor,
     grad_logps: Tensor,
     grad_entropy: Tensor | None,
-    temperature: float,
+    temperature: float | Tensor,
     out: Tensor,
 ) -> None:
-    """Write d(loss)/d(logits) into ``out``, which may be ``logits`` itself.
+    """Write d(loss)/d(logits) into ``out``, which may be ``logits`` itself; ``temperature`` is a number or [B, T].
 
     ``dx_j = [ g (1[j = y] - p_j) - h p_j (log p_j + H) ] / T`` with g, h the gradients of the row's log-probability
     and entropy. Rows where both are 0 are not read; their gradient is 0, as it is for logits of -inf.
@@ -226,7 +241,8 @@ def row_grad(
     if grad_entropy is not None:
         needed = needed | (grad_entropy != 0)
     for rows in _blocks(needed, logits.shape[-1]):
-        shifted, _ = _shifted_rows(logits, rows, temperature, _column(peak, rows))
+        row_temperature = _row_temperature(temperature, rows)
+        shifted, _ = _shifted_rows(logits, rows, row_temperature, _column(peak, rows))
         grad = shifted.exp()
         stats = RowStats(*(values.flatten()[rows] for values in (total, entropy, peak, total, miss)))
         _block_grad(
@@ -236,7 +252,7 @@ def row_grad(
             stats,
             grad_logps.flatten()[rows],
             _at(grad_entropy, rows),
-            temperature,
+            row_temperature,
             grad,
         )
         _put(out, rows, grad)
@@ -263,9 +279,19 @@ def _row_slices(values: Tensor) -> Iterator[slice]:
         yield slice(start, start + size)
 
 
+def _scratch(values: Tensor) -> Tensor:
+    """Memory for a block of ``_row_slices``, to be used for one after the other: fresh memory costs page faults."""
+    return torch.empty_like(values[next(_row_slices(values), slice(0))])
+
+
 def _at(values: Tensor | None, rows: Tensor | slice) -> Tensor | None:
     """The values of the rows, [n]."""
     return None if values is None else values.flatten()[rows]
+
+
+def _row_temperature(temperature: float | Tensor, rows: Tensor | slice) -> float | Tensor:
+    """The temperature of the rows: the number, or [n, 1]."""
+    return temperature.flatten()[rows].unsqueeze(-1) if isinstance(temperature, Tensor) else temperature
 
 
 def _column(values: Tensor, rows: Tensor) -> Tensor:
@@ -284,36 +310,40 @@ def _store(fields: tuple[Tensor, ...], rows: Tensor | slice, block: tuple[Tensor
 
 
 def _shifted_rows(
-    logits: Tensor, rows: Tensor, temperature: float, peak: Tensor | None = None
+    logits: Tensor, rows: Tensor, temperature: float | Tensor, peak: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
     """``(x - peak) / T`` of the rows, [n, V], a fresh tensor in the compute dtype, and the peak, [n, 1]."""
     values = _take(logits, rows).to(compute_dtype(logits))
     return values, _shift_(values, temperature, peak)
 
 
-def _shift_(values: Tensor, temperature: float, peak: Tensor | None = None) -> Tensor:
+def _shift_(values: Tensor, temperature: float | Tensor, peak: Tensor | None = None) -> Tensor:
     """Turn logits [n, V] into ``(x - peak) / T`` in place; returns the peak, [n, 1]."""
     if peak is None:
         peak = values.amax(-1, keepdim=True)
         peak = peak.masked_fill(peak == -math.inf, 0.0)
     values.sub_(peak)
-    if temperature != 1.0:
+    if isinstance(temperature, Tensor) or temperature != 1.0:
         values.div_(temperature)
     return peak
 
 
-def _block_stats(shifted: Tensor, targets: Tensor, peak: Tensor) -> tuple[RowStats, Tensor]:
+def _block_stats(
+    shifted: Tensor, targets: Tensor, peak: Tensor, scratch: Tensor, keep_shifted: bool
+) -> tuple[RowStats, Tensor]:
     """Statistics, [n] each, of shifted logits [n, V] with targets and peaks [n, 1].
 
-    Also returns the exponentials [n, V], with 0 at the target.
+    Also returns the exponentials [n, V], with 0 at the target, in the memory of ``scratch`` ([n or more, V]). Without
+    ``keep_shifted`` the shifted logits are used up.
     """
-    exps = shifted.exp()
-    weighted = torch.linalg.vecdot(exps, shifted)
+    exps = torch.exp(shifted, out=scratch[: shifted.shape[0]])
+    target = shifted.gather(-1, targets).squeeze(-1)
+    products = exps * shifted if keep_shifted else shifted.mul_(exps)
+    weighted = products.sum(-1)
     if not bool(torch.isfinite(weighted).all()):
         # exp(-inf) * -inf is 0 here, not NaN.
-        weighted = torch.linalg.vecdot(exps, shifted.masked_fill(shifted == -math.inf, 0.0))
+        weighted = products.masked_fill_(exps == 0, 0.0).sum(-1)
     rest = exps.scatter_(-1, targets, 0.0).sum(-1)
-    target = shifted.gather(-1, targets).squeeze(-1)
     impossible = target == -math.inf
     total = rest + target.exp()
     empty = total == 0
@@ -336,12 +366,13 @@ def _block_grad(
     stats: RowStats,
     grad_logps: Tensor,
     grad_entropy: Tensor | None,
-    temperature: float,
+    temperature: float | Tensor,
     out: Tensor,
 ) -> None:
     """The gradient of a block [n, V] into ``out``, from exponentials and shifted logits, which it uses up.
 
-    Targets are [n, 1]; statistics (of which logps are not read) and gradients [n]. ``exps`` may hold anything at the
+    Targets are [n, 1], the temperature a number or [n, 1]; statistics (of which logps are not read) and gradients [n].
+    ``exps`` may hold anything at the
     target.
     """
     grad_logps, total, miss = (values.unsqueeze(-1) for values in (grad_logps, stats.total, stats.miss))

@@ -8,15 +8,16 @@ import triton
 import triton.language as tl
 
 from .objective import token_objective
-from .row_math import load_logits, row_pointer, row_stats, store_grad, write_row_grad
+from .row_math import load_logits, row_pointer, row_scales, row_stats, store_grad, write_row_grad
 
 # Values that must not start a new compilation: Triton would otherwise specialise integers on being 1 or a multiple
 # of 16, and pointers on their alignment. ALIGNED carries what is known of the logits' rows.
 _RUN_TIME = ["length", "stride_b", "stride_t", "stride_v", "out_stride_b", "out_stride_t", "out_stride_v"]
 _ROW_POINTERS = [
     "logits_ptr", "out_ptr", "ids_ptr", "active_ptr", "advantages_ptr", "old_logps_ptr", "ref_logps_ptr",
-    "token_weights_ptr", "weights_ptr", "entropy_weights_ptr", "loss_ptr", "derivative_ptr", "kl_ptr", "ratio_ptr",
-    "logps_ptr", "entropy_ptr", "peak_ptr", "total_ptr", "miss_ptr", "grad_logps_ptr", "grad_entropy_ptr", "scale_ptr",
+    "token_weights_ptr", "weights_ptr", "entropy_weights_ptr", "scales_ptr", "loss_ptr", "derivative_ptr", "kl_ptr",
+    "ratio_ptr", "logps_ptr", "entropy_ptr", "peak_ptr", "total_ptr", "miss_ptr", "grad_logps_ptr", "grad_entropy_ptr",
+    "scale_ptr",
 ]  # fmt: skip
 
 
@@ -40,6 +41,7 @@ def grpo_kernel(
     token_weights_ptr,
     weights_ptr,
     entropy_weights_ptr,
+    scales_ptr,
     loss_ptr,
     derivative_ptr,
     kl_ptr,
@@ -75,6 +77,7 @@ def grpo_kernel(
     HAS_OLD: tl.constexpr,
     HAS_TOKEN_WEIGHTS: tl.constexpr,
     HAS_ENTROPY: tl.constexpr,
+    HAS_TEMPERATURES: tl.constexpr,
     WRITE_GRAD: tl.constexpr,
 ):
     """Statistics, objective and weighting of a row; with WRITE_GRAD the row becomes its own gradient.
@@ -82,6 +85,8 @@ def grpo_kernel(
     Inactive rows are not read: their loss and statistics are 0, their ratio 1, their gradient 0.
     """
     i = tl.program_id(0)
+    if HAS_TEMPERATURES:
+        temperature, scale_hi, scale_lo = row_scales(scales_ptr, i)
     row = row_pointer(logits_ptr, i, length, stride_b, stride_t, ALIGNED)
     target = tl.load(ids_ptr + i).to(tl.int64)
     active = tl.load(active_ptr + i) != 0
@@ -129,6 +134,7 @@ def token_stats_kernel(
     logits_ptr,
     ids_ptr,
     active_ptr,
+    scales_ptr,
     logps_ptr,
     entropy_ptr,
     peak_ptr,
@@ -148,9 +154,12 @@ def token_stats_kernel(
     UNIT_STRIDE: tl.constexpr,
     ALIGNED: tl.constexpr,
     HAS_SOFTCAP: tl.constexpr,
+    HAS_TEMPERATURES: tl.constexpr,
 ):
     """Log-probability of the target, entropy and softmax statistics of a row; 0 for inactive rows."""
     i = tl.program_id(0)
+    if HAS_TEMPERATURES:
+        temperature, scale_hi, scale_lo = row_scales(scales_ptr, i)
     row = row_pointer(logits_ptr, i, length, stride_b, stride_t, ALIGNED)
     target = tl.load(ids_ptr + i).to(tl.int64)
     zero = 0.0 * temperature
@@ -178,6 +187,7 @@ def row_grad_kernel(
     entropy_ptr,
     grad_logps_ptr,
     grad_entropy_ptr,
+    scales_ptr,
     length: tl.int32,
     stride_b: tl.int64,
     stride_t: tl.int64,
@@ -196,9 +206,12 @@ def row_grad_kernel(
     ALIGNED: tl.constexpr,
     HAS_SOFTCAP: tl.constexpr,
     HAS_ENTROPY: tl.constexpr,
+    HAS_TEMPERATURES: tl.constexpr,
 ):
     """The gradient of a row from its saved statistics, into ``out``, which may be the logits themselves."""
     i = tl.program_id(0)
+    if HAS_TEMPERATURES:
+        temperature, scale_hi, scale_lo = row_scales(scales_ptr, i)
     row = row_pointer(logits_ptr, i, length, stride_b, stride_t, ALIGNED)
     out_row = row_pointer(out_ptr, i, length, out_stride_b, out_stride_t, ALIGNED)
     grad_logp = tl.load(grad_logps_ptr + i)

@@ -48,14 +48,16 @@ PLAIN = HeadTransform()
 
 
 def token_stats(
-    logits: Tensor, ids: Tensor, active: Tensor, temperature: float, transform: HeadTransform = PLAIN
+    logits: Tensor, ids: Tensor, active: Tensor, temperature: float | Tensor, transform: HeadTransform = PLAIN
 ) -> RowStats:
     """Log-probability, entropy and softmax statistics of every active row; see ``torch_rows.token_stats``."""
     stats = _empty_stats(ids)
+    scales, numbers = _scales(temperature, transform)
     launch(
         token_stats_kernel,
         ids.numel(),
-        (logits, ids, active, *stats, *_layout(logits), *_scales(temperature, transform)),
+        (logits, ids, active, _or_else(scales, stats.logps), *stats, *_layout(logits), *numbers),
+        HAS_TEMPERATURES=scales is not None,
         **_constants(logits, transform=transform),
     )
     return stats
@@ -71,6 +73,7 @@ def grpo_rows(
     token_weights: Tensor | None,
     weights: Tensor,
     entropy_weights: Tensor | None,
+    temperatures: Tensor | None,
     config: GRPOLossConfig,
     overwrite_logits: bool = False,
     transform: HeadTransform = PLAIN,
@@ -81,6 +84,7 @@ def grpo_rows(
     """
     stats = _empty_stats(ids)
     row_loss = RowLoss(*(torch.empty(ids.shape, dtype=torch.float32, device=ids.device) for _ in RowLoss._fields))
+    scales, numbers = _scales(config.temperature if temperatures is None else temperatures, transform)
     launch(
         grpo_kernel,
         ids.numel(),
@@ -89,16 +93,16 @@ def grpo_rows(
             ids,
             active,
             advantages,
-            # A pointer that the kernel will not read stands in for what is absent.
-            advantages if old_logps is None else old_logps,
-            advantages if ref_logps is None else ref_logps,
-            advantages if token_weights is None else token_weights,
+            _or_else(old_logps, advantages),
+            _or_else(ref_logps, advantages),
+            _or_else(token_weights, advantages),
             weights,
-            weights if entropy_weights is None else entropy_weights,
+            _or_else(entropy_weights, weights),
+            _or_else(scales, weights),
             *row_loss,
             *stats,
             *_layout(logits),
-            *_scales(config.temperature, transform),
+            *numbers,
             config.beta,
             1.0 - config.epsilon,
             config.upper_epsilon if config.loss_type == "cispo" else 1.0 + config.upper_epsilon,
@@ -112,6 +116,7 @@ def grpo_rows(
         HAS_OLD=old_logps is not None,
         HAS_TOKEN_WEIGHTS=token_weights is not None,
         HAS_ENTROPY=entropy_weights is not None,
+        HAS_TEMPERATURES=scales is not None,
         WRITE_GRAD=overwrite_logits,
         **_constants(logits, transform=transform),
     )
@@ -127,12 +132,12 @@ def row_grad(
     entropy: Tensor,
     grad_logps: Tensor,
     grad_entropy: Tensor | None,
-    temperature: float,
+    temperature: float | Tensor,
     out: Tensor,
     transform: HeadTransform = PLAIN,
 ) -> None:
     """Write d(loss)/d(logits) into ``out``, which may be ``logits`` itself; see ``torch_rows.row_grad``."""
-    has_entropy = grad_entropy is not None
+    scales, numbers = _scales(temperature, transform)
     launch(
         row_grad_kernel,
         ids.numel(),
@@ -145,12 +150,14 @@ def row_grad(
             miss,
             entropy,
             grad_logps,
-            grad_entropy if has_entropy else grad_logps,
+            _or_else(grad_entropy, grad_logps),
+            _or_else(scales, grad_logps),
             *_layout(logits),
             *out.stride(),
-            *_scales(temperature, transform),
+            *numbers,
         ),
-        HAS_ENTROPY=has_entropy,
+        HAS_ENTROPY=grad_entropy is not None,
+        HAS_TEMPERATURES=scales is not None,
         **_constants(logits, out, transform=transform),
     )
 
@@ -164,6 +171,7 @@ def fused_rows_(
     token_weights: Tensor | None,
     weights: Tensor,
     entropy_weights: Tensor | None,
+    temperatures: Tensor | None,
     config: GRPOLossConfig,
     softcap: float = 0.0,
     logit_scale: float = 1.0,
@@ -171,7 +179,7 @@ def fused_rows_(
 ) -> tuple[RowStats, RowLoss]:
     """``grpo_rows`` of raw logits [n, V] that become their gradient; see ``torch_rows.fused_rows_``."""
     active = torch.ones_like(ids, dtype=torch.bool)
-    vectors = (advantages, old_logps, ref_logps, token_weights, weights, entropy_weights)
+    vectors = (advantages, old_logps, ref_logps, token_weights, weights, entropy_weights, temperatures)
     return grpo_rows(values.unsqueeze(0), ids, active, *vectors, config, with_grad, HeadTransform(softcap, logit_scale))
 
 
@@ -180,7 +188,7 @@ def logp_rows_(
     ids: Tensor,
     grad_logps: Tensor | None,
     grad_entropy: Tensor | None,
-    temperature: float,
+    temperature: float | Tensor,
     softcap: float = 0.0,
     logit_scale: float = 1.0,
 ) -> RowStats:
@@ -205,22 +213,33 @@ def _empty_stats(ids: Tensor) -> RowStats:
     return RowStats(*(torch.empty(ids.shape, dtype=torch.float32, device=ids.device) for _ in RowStats._fields))
 
 
+def _or_else(tensor: Tensor | None, other: Tensor) -> Tensor:
+    """``other`` in place of what is absent: a pointer that the kernel will not read."""
+    return other if tensor is None else tensor
+
+
 def _layout(logits: Tensor) -> tuple[int, ...]:
     """Length T and the three strides, in elements."""
     return logits.shape[1], *logits.stride()
 
 
-def _scales(temperature: float, transform: HeadTransform) -> tuple[float, ...]:
-    """T, ``log2(e) / T`` as a sum of two fp32 numbers, and the soft cap with the factor that comes before its tanh.
+def _scales(temperature: float | Tensor, transform: HeadTransform) -> tuple[Tensor | None, tuple[float, ...]]:
+    """T and ``log2(e) / T`` as a sum of two fp32 numbers; and the soft cap with the factor that comes before its tanh.
 
-    Without a soft cap a logit scale is a temperature.
+    The first three are numbers, or for a temperature a row the rows of [N, 3] that is returned first. Without a soft
+    cap a logit scale is a temperature.
     """
     softcap, logit_scale = transform
-    if softcap == 0.0:
-        temperature = temperature / logit_scale
-    scale = math.log2(math.e) / temperature
-    scale_hi = ctypes.c_float(scale).value
-    return temperature, scale_hi, scale - scale_hi, softcap, logit_scale / softcap if softcap else 0.0
+    cap = (softcap, logit_scale / softcap if softcap else 0.0)
+    if isinstance(temperature, Tensor):
+        exact = temperature.flatten().double() / (1.0 if softcap else logit_scale)
+        scale = math.log2(math.e) / exact
+        scale_hi = scale.float()
+        return torch.stack((exact.float(), scale_hi, (scale - scale_hi).float()), dim=1), (1.0, 1.0, 0.0, *cap)
+    exact_number = temperature / (1.0 if softcap else logit_scale)
+    number = math.log2(math.e) / exact_number
+    number_hi = ctypes.c_float(number).value
+    return None, (exact_number, number_hi, number - number_hi, *cap)
 
 
 def _constants(*tensors: Tensor, transform: HeadTransform) -> dict:

@@ -69,7 +69,7 @@ def exponents(x, peak, floor, scale_hi, scale_lo):
 @triton.jit
 def floor_at(temperature):
     """FLOOR in the unit of the logits."""
-    return tl.maximum(FLOOR * temperature, LOWEST_FLOOR)
+    return tl.maximum(temperature * FLOOR, LOWEST_FLOOR)
 
 
 @triton.jit
@@ -199,6 +199,13 @@ def store_grad(out_row, columns, stride_v, grad, V: tl.constexpr, UNIT_STRIDE: t
     else:
         pointers = out_row + columns * stride_v
     tl.store(pointers, grad.to(out_row.dtype.element_ty), mask=columns < V)
+
+
+@triton.jit
+def row_scales(scales_ptr, index):
+    """Temperature and the two parts of ``log2(e) / T`` of a row that has its own: a row of [N, 3]."""
+    row = scales_ptr + index.to(tl.int64) * 3
+    return tl.load(row), tl.load(row + 1), tl.load(row + 2)
 
 
 @triton.jit

@@ -32,6 +32,7 @@ def grpo_constants(**changes):
         "HAS_OLD": True,
         "HAS_TOKEN_WEIGHTS": True,
         "HAS_ENTROPY": True,
+        "HAS_TEMPERATURES": False,
         "WRITE_GRAD": True,
         "HAS_SOFTCAP": False,
     }
@@ -43,9 +44,10 @@ def cases():
     everything = [
         (kernels.grpo_kernel, grpo_constants()),
         (kernels.grpo_kernel, grpo_constants(WRITE_GRAD=False)),
+        (kernels.grpo_kernel, grpo_constants(HAS_TEMPERATURES=True)),
         (kernels.grpo_kernel, grpo_constants(HAS_SOFTCAP=True)),
-        (kernels.token_stats_kernel, {"HAS_SOFTCAP": False}),
-        (kernels.row_grad_kernel, {"HAS_ENTROPY": True, "HAS_SOFTCAP": False}),
+        (kernels.token_stats_kernel, {"HAS_SOFTCAP": False, "HAS_TEMPERATURES": True}),
+        (kernels.row_grad_kernel, {"HAS_ENTROPY": True, "HAS_SOFTCAP": False, "HAS_TEMPERATURES": True}),
         (kernels.scale_rows_kernel, {}),
     ]
     for (kernel, constants), dtype, target in itertools.product(everything, ("bf16", "fp32"), TARGETS):

@@ -149,7 +149,7 @@ def test_grids_have_one_dimension(monkeypatch):
     ids, rows = torch.zeros(shape, dtype=torch.int64), torch.zeros(shape)
     for call in (
         lambda: launch.token_stats(logits, ids, rows, 1.0),
-        lambda: launch.grpo_rows(logits, ids, rows, rows, None, None, None, rows, None, GRPOLossConfig()),
+        lambda: launch.grpo_rows(logits, ids, rows, rows, None, None, None, rows, None, None, GRPOLossConfig()),
         lambda: launch.row_grad(logits, ids, rows, rows, rows, rows, rows, None, 1.0, logits),
         lambda: launch.scale_rows(logits, rows),
     ):

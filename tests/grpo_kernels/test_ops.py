@@ -22,6 +22,7 @@ def operator_arguments(backend, options=GRPOLossConfig(beta=0.1)):  # noqa: B008
         None,
         rows[3],
         rows[4],
+        None,
         *ops.row_options(options, backend),
     )
 
@@ -30,10 +31,10 @@ def operator_arguments(backend, options=GRPOLossConfig(beta=0.1)):  # noqa: B008
 def test_opcheck(backend):
     logits, ids, active, *rest = operator_arguments(backend)
     leaf = logits.clone().requires_grad_()
-    torch.library.opcheck(ops.token_stats, (leaf, ids, active, ops.number_tensor(0.7), backend))
+    torch.library.opcheck(ops.token_stats, (leaf, ids, active, ops.number_tensor(0.7)[0], backend))
     torch.library.opcheck(ops.grpo_rows, (leaf, ids, active, *rest))
     torch.library.opcheck(ops.grpo_rows_, (logits.clone(), ids, active, *rest))
-    stats = ops.token_stats(logits, ids, active, ops.number_tensor(0.7), backend)
+    stats = ops.token_stats(logits, ids, active, ops.number_tensor(0.7)[0], backend)
     row_arguments = (ids, *stats[2:], stats[1], torch.rand_like(stats[0]), None, ops.number_tensor(0.7)[0], backend)
     torch.library.opcheck(ops.row_grad, (logits, *row_arguments))
     torch.library.opcheck(ops.row_grad_, (logits.clone(), *row_arguments))
