@@ -164,6 +164,7 @@ def check_head(
     softcap: float | None,
     logit_scale: float,
     chunk_bytes: int | None,
+    round_logits: bool,
 ) -> None:
     """Shapes, dtypes and devices of an lm_head, and its options."""
     _check_tensor("hidden", hidden, LOGITS_DTYPES)
@@ -184,6 +185,8 @@ def check_head(
             raise ValueError(f"{name} is {value!r}; allowed: a finite number > 0")
     if chunk_bytes is not None and (isinstance(chunk_bytes, bool) or not isinstance(chunk_bytes, int)):
         raise TypeError(f"chunk_bytes is {chunk_bytes!r} ({type(chunk_bytes).__name__}); allowed: a whole number >= 1")
+    if not isinstance(round_logits, bool):
+        raise TypeError(f"round_logits is {round_logits!r}; allowed: True, False")
     if chunk_bytes is not None and chunk_bytes < 1:
         raise ValueError(f"chunk_bytes is {chunk_bytes!r}; allowed: a whole number >= 1, or None")
 

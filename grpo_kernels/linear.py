@@ -15,6 +15,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from .backend import TRITON_DEVICES
 from .config import GRPOLossConfig
 from .torch_rows import RowLoss, RowStats, compute_dtype
 
@@ -47,27 +48,57 @@ class HeadGrads(NamedTuple):
     bias: Tensor | None
 
 
-def default_chunk_rows(vocabulary: int, device: torch.device, chunk_bytes: int | None) -> int:
-    """Rows of a chunk: what the byte budget holds in float32, and not fewer than the device multiplies well.
+class ChunkMemory(NamedTuple):
+    """What a chunk is held in: how many rows at most, and the dtypes of their logits and of the logits' gradient.
+
+    Logits are in the compute dtype, so that statistics come from unrounded ones, or in that of the hidden states where
+    the caller wants to trade exactness for speed. The gradient of half-precision heads is rounded, as their product
+    takes it, but not where the device multiplies no half precision (a CPU).
+    """
+
+    rows: int
+    logits: torch.dtype
+    grad: torch.dtype
+
+
+def chunk_memory(hidden: Tensor, rows: int, round_logits: bool) -> ChunkMemory:
+    """The memory of a chunk of that many rows."""
+    logits = hidden.dtype if round_logits else compute_dtype(hidden)
+    return ChunkMemory(rows, logits, hidden.dtype if hidden.device.type in TRITON_DEVICES else logits)
+
+
+def chunk_rows(hidden: Tensor, vocabulary: int, with_grad: bool, chunk_bytes: int | None, round_logits: bool) -> int:
+    """Rows of a chunk: what the byte budget holds, and not fewer than the device multiplies well.
 
     A budget that the caller names is kept to, down to a single row.
     """
-    kind = device.type if device.type in MIN_CHUNK_ROWS else "cuda"
+    _, logits, grad = chunk_memory(hidden, 1, round_logits)
+    bytes_of_row = vocabulary * (logits.itemsize + (grad.itemsize if with_grad and grad != logits else 0))
     if chunk_bytes is not None:
-        return max(1, chunk_bytes // (4 * vocabulary))
-    rows = DEFAULT_CHUNK_BYTES[kind] // (4 * vocabulary)
+        return max(1, chunk_bytes // bytes_of_row)
+    kind = hidden.device.type if hidden.device.type in MIN_CHUNK_ROWS else "cuda"
+    rows = DEFAULT_CHUNK_BYTES[kind] // bytes_of_row
     return max(MIN_CHUNK_ROWS[kind], rows - rows % ROW_MULTIPLE)
 
 
 class LogitsBuffer:
-    """The one piece of memory for logits: [chunk rows, V] in the compute dtype."""
+    """The one piece of memory for logits, [chunk rows, V], and one for their gradient if that has another dtype."""
 
-    def __init__(self, hidden: Tensor, head: Head, rows: int) -> None:
-        shape = (rows, head.weight.shape[0])
-        self.memory = torch.empty(shape, dtype=compute_dtype(hidden), device=hidden.device)
+    def __init__(self, hidden: Tensor, head: Head, memory: ChunkMemory, rows: int, with_grad: bool) -> None:
+        shape = (min(memory.rows, rows), head.weight.shape[0])
+        self.memory = torch.empty(shape, dtype=memory.logits, device=hidden.device)
+        self.grad_memory = None
+        if with_grad:
+            self.grad_memory = self.memory
+            if memory.grad != memory.logits:
+                self.grad_memory = torch.empty(shape, dtype=memory.grad, device=hidden.device)
+
+    def grad(self, rows: int) -> Tensor | None:
+        """Where the gradient of that many rows goes; None if none is wanted."""
+        return None if self.grad_memory is None else self.grad_memory[:rows]
 
     def logits(self, hidden: Tensor, head: Head) -> Tensor:
-        """``hidden @ weight.T + bias``, [n, V], in the compute dtype: nothing is rounded to half precision."""
+        """``hidden @ weight.T + bias``, [n, V]."""
         out = self.memory[: hidden.shape[0]]
         if hidden.dtype == out.dtype:
             torch.mm(hidden, head.weight.t(), out=out)
@@ -87,13 +118,24 @@ def hidden_grad(grad: Tensor, weight: Tensor) -> Tensor:
     """``grad @ weight``, [n, D], from [n, V]: accumulated in float32, in the dtype of the weight."""
     if grad.dtype == weight.dtype:
         return grad @ weight
-    if grad.is_cuda:
-        return grad.to(weight.dtype) @ weight
     total = grad.new_zeros(grad.shape[0], weight.shape[1])
     for start in range(0, weight.shape[0], CONVERTED_COLUMNS):
         part = slice(start, start + CONVERTED_COLUMNS)
         torch.addmm(total, grad[:, part], weight[part].to(grad.dtype), out=total)
     return total.to(weight.dtype)
+
+
+def add_product_(total: Tensor, grad: Tensor, hidden: Tensor) -> None:
+    """``total += grad.T @ hidden``, [V, D], from [n, V] and [n, D]: the sum stays in float32."""
+    if grad.dtype == total.dtype:
+        torch.addmm(total, grad.t(), hidden.to(grad.dtype), out=total)
+        return
+    for start in range(0, total.shape[0], CONVERTED_COLUMNS):
+        part = slice(start, start + CONVERTED_COLUMNS)
+        if grad.is_cuda:
+            total[part] += torch.mm(grad[:, part].t(), hidden, out_dtype=total.dtype)
+        else:
+            total[part] += grad[:, part].to(total.dtype).t() @ hidden.to(total.dtype)
 
 
 class GradAccumulator:
@@ -118,9 +160,9 @@ class GradAccumulator:
         if self.hidden is not None:
             self.hidden.index_copy_(0, rows, hidden_grad(grad, self.head.weight))
         if self.weight is not None:
-            torch.addmm(self.weight, grad.t(), hidden.to(grad.dtype), out=self.weight)
+            add_product_(self.weight, grad, hidden)
         if self.bias is not None:
-            self.bias.add_(grad.sum(0))
+            self.bias.add_(grad.sum(0, dtype=self.bias.dtype))
 
     def finish(self) -> HeadGrads:
         """The gradients, in the dtypes of what they belong to."""
@@ -132,33 +174,33 @@ class GradAccumulator:
         return HeadGrads(self.hidden, weight, bias)
 
 
-# A row operation takes a chunk's logits [n, V] and its place among the rows; it leaves the gradient in the logits and
-# returns per-row results, [n] each, with the positions in the chunk that have a gradient (None: all).
-RowOperation = Callable[[Tensor, slice], tuple[tuple[Tensor, ...], Tensor | None]]
+# A row operation takes a chunk's logits [n, V], memory for their gradient (None: not wanted) and its place among the
+# rows; it returns per-row results, [n] each, with the positions in the chunk that have a gradient (None: all).
+RowOperation = Callable[[Tensor, Tensor | None, slice], tuple[tuple[Tensor, ...], Tensor | None]]
 
 
 def run_chunks(
-    hidden: Tensor, head: Head, rows: Tensor, chunk_rows: int, grads: GradAccumulator, operation: RowOperation
+    hidden: Tensor, head: Head, rows: Tensor, memory: ChunkMemory, grads: GradAccumulator, operation: RowOperation
 ) -> list[tuple[Tensor, ...]]:
     """Apply ``operation`` to the logits of ``hidden[rows]``, a chunk at a time; returns the results of every chunk.
 
     Args:
         hidden: [M, D]; rows: [n], int64.
     """
-    buffer = LogitsBuffer(hidden, head, min(chunk_rows, rows.numel()))
+    buffer = LogitsBuffer(hidden, head, memory, rows.numel(), grads.is_wanted)
     results = []
-    for start in range(0, rows.numel(), chunk_rows):
-        part = slice(start, min(start + chunk_rows, rows.numel()))
+    for start in range(0, rows.numel(), memory.rows):
+        part = slice(start, min(start + memory.rows, rows.numel()))
         chunk = rows[part]
         chunk_hidden = hidden.index_select(0, chunk)
-        logits = buffer.logits(chunk_hidden, head)
-        result, kept = operation(logits, part)
+        grad = buffer.grad(chunk.numel())
+        result, kept = operation(buffer.logits(chunk_hidden, head), grad, part)
         results.append(result)
-        if grads.is_wanted:
+        if grad is not None:
             if kept is not None and kept.numel() < chunk.numel():
-                chunk, chunk_hidden, logits = chunk[kept], chunk_hidden[kept], logits.index_select(0, kept)
+                chunk, chunk_hidden, grad = chunk[kept], chunk_hidden[kept], grad.index_select(0, kept)
             if chunk.numel():
-                grads.add(chunk, chunk_hidden, logits)
+                grads.add(chunk, chunk_hidden, grad)
     return results
 
 
@@ -169,7 +211,7 @@ def loss_chunks(
     needed: Tensor,
     vectors: Sequence[Tensor | None],
     config: GRPOLossConfig,
-    chunk_rows: int,
+    memory: ChunkMemory,
     wanted: tuple[bool, bool, bool],
     operations,
 ) -> tuple[RowStats, RowLoss, HeadGrads]:
@@ -189,17 +231,17 @@ def loss_chunks(
     # Without old log-probabilities nothing is clipped, and the device need not be asked which rows have a gradient.
     may_clip, has_entropy = vectors[1] is not None, vectors[5] is not None
 
-    def operation(logits: Tensor, part: slice) -> tuple[tuple[Tensor, ...], Tensor | None]:
+    def operation(logits: Tensor, grad: Tensor | None, part: slice) -> tuple[tuple[Tensor, ...], Tensor | None]:
         chunk_vectors = [None if vector is None else vector[part] for vector in row_vectors]
         stats, row_loss = operations.fused_rows_(
-            logits, row_ids[part], *chunk_vectors, config, head.softcap, head.logit_scale, grads.is_wanted
+            logits, row_ids[part], *chunk_vectors, config, head.softcap, head.logit_scale, grad
         )
         kept = None
-        if grads.is_wanted and may_clip and not has_entropy:
+        if grad is not None and may_clip and not has_entropy:
             kept = (row_loss.derivative != 0).nonzero().squeeze(-1)
         return (*stats, *row_loss), kept
 
-    results = run_chunks(hidden, head, rows, chunk_rows, grads, operation)
+    results = run_chunks(hidden, head, rows, memory, grads, operation)
     count = len(RowStats._fields)
     defaults = [0.0] * (count + len(RowLoss._fields))
     defaults[count + RowLoss._fields.index("ratio")] = 1.0
@@ -215,7 +257,7 @@ def logp_chunks(
     grad_logps: Tensor | None,
     grad_entropy: Tensor | None,
     temperature: float | Tensor,
-    chunk_rows: int,
+    memory: ChunkMemory,
     wanted: tuple[bool, bool, bool],
     operations,
 ) -> tuple[RowStats, HeadGrads]:
@@ -231,14 +273,14 @@ def logp_chunks(
     upstream = [None if grad is None else grad[rows] for grad in (grad_logps, grad_entropy)]
     row_temperature = temperature[rows] if isinstance(temperature, Tensor) else temperature
 
-    def operation(logits: Tensor, part: slice) -> tuple[tuple[Tensor, ...], Tensor | None]:
+    def operation(logits: Tensor, grad: Tensor | None, part: slice) -> tuple[tuple[Tensor, ...], Tensor | None]:
         chunk_upstream = [None if grad is None else grad[part] for grad in upstream]
         chunk_temperature = row_temperature[part] if isinstance(row_temperature, Tensor) else row_temperature
         return operations.logp_rows_(
-            logits, row_ids[part], *chunk_upstream, chunk_temperature, head.softcap, head.logit_scale
+            logits, row_ids[part], *chunk_upstream, chunk_temperature, head.softcap, head.logit_scale, grad
         ), None
 
-    results = run_chunks(hidden, head, rows, chunk_rows, grads, operation)
+    results = run_chunks(hidden, head, rows, memory, grads, operation)
     fields = _scatter(results, rows, ids, [0.0] * len(RowStats._fields), compute_dtype(hidden))
     return RowStats(*fields), grads.finish()
 

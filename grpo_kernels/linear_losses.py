@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 
@@ -18,9 +20,18 @@ from .checks import (
     check_values,
 )
 from .config import GRPOLossConfig
-from .linear import default_chunk_rows
+from .linear import chunk_rows
 from .linear_ops import KeptLogps, LinearRows, RecomputedLogps
-from .losses import GRPOLossOutput, Tokens, as_number, loss_output, prepare_tokens, row_results, row_temperature
+from .losses import (
+    GRPOLossOutput,
+    Tokens,
+    as_number,
+    half_precision_scale,
+    loss_output,
+    prepare_tokens,
+    row_results,
+    row_temperature,
+)
 from .objective import TokenLoss, entropy_weights, per_token_loss, row_weights, total_loss
 from .rows import needed_rows
 from .torch_rows import compute_dtype
@@ -46,6 +57,7 @@ def linear_grpo_loss(
     max_seqlen: int | None = None,
     all_metrics: bool = False,
     chunk_bytes: int | None = None,
+    round_logits: bool = False,
     backend: str | None = None,
     config: GRPOLossConfig = GRPOLossConfig(),  # noqa: B008 (frozen)
 ) -> GRPOLossOutput:
@@ -65,13 +77,16 @@ def linear_grpo_loss(
             way of the policy's, through the same head (LoRA: the same model, adapter switched off).
         all_metrics: compute the tokens without gradient too, so that log-probabilities and metrics cover every
             unmasked token. ``metrics["metric_tokens"]`` is the number of tokens that they cover.
-        chunk_bytes: bytes of float32 logits held at a time; None: what suits the device.
+        chunk_bytes: bytes of logits, and of their gradient where that has another dtype, held at a time; None: what
+            suits the device.
+        round_logits: round the logits to the dtype of ``hidden`` on their way to the log-sum-exp, as a model's own head
+            does: less memory traffic, less exact log-probabilities. By default they stay float32.
         completion_ids and the others: as for ``grpo_loss``. With ``cu_seqlens`` hidden is [N, D].
 
     Raises:
         TypeError, ValueError: an argument has a wrong type, shape, dtype, device or value; the message names it.
     """
-    check_head(hidden, weight, bias, softcap, logit_scale, chunk_bytes)
+    check_head(hidden, weight, bias, softcap, logit_scale, chunk_bytes, round_logits)
     given = TokenArguments(
         completion_ids, advantages, completion_mask, old_logps, ref_logps, token_weights, temperatures
     )
@@ -92,15 +107,15 @@ def linear_grpo_loss(
         hidden = hidden.unsqueeze(0)
         ref_hidden = None if ref_hidden is None else ref_hidden.unsqueeze(0)
     needed = tokens.active if all_metrics else needed_rows(tokens, config)
-    head = (weight, bias, softcap or 0.0, logit_scale)
+    head = HeadPass(weight, bias, softcap or 0.0, logit_scale, chunk_bytes, round_logits, backend)
     if backend == "eager":
         raise ValueError("backend is 'eager'; allowed: torch, triton (for eager, pass the logits to grpo_loss)")
     if ref_hidden is not None:
         with torch.no_grad():
-            ref_logps, _ = _token_logps(ref_hidden, head, tokens, needed, config, False, chunk_bytes, backend)
+            ref_logps, _ = _token_logps(ref_hidden, head, tokens, needed, config, False)
         tokens = tokens._replace(ref_logps=ref_logps)
     route = _by_logps if config.needs_whole_sequence else _by_rows
-    loss, logps, entropy, result = route(hidden, head, tokens, needed, num_items_in_batch, config, chunk_bytes, backend)
+    loss, logps, entropy, result = route(hidden, head, tokens, needed, num_items_in_batch, config)
     computed = tokens._replace(active=needed, mask=needed.to(tokens.mask.dtype))
     output = loss_output(loss, logps, entropy, result, computed, config)
     output.metrics["metric_tokens"] = needed.sum()
@@ -119,6 +134,7 @@ def linear_token_logps(
     softcap: float | None = None,
     logit_scale: float = 1.0,
     chunk_bytes: int | None = None,
+    round_logits: bool = False,
     backend: str | None = None,
 ) -> Tensor | tuple[Tensor, Tensor]:
     """``token_logps`` of the logits ``softcap(logit_scale * (hidden @ weight.T + bias))``, which are never held whole.
@@ -137,7 +153,7 @@ def linear_token_logps(
     Raises:
         TypeError, ValueError: an argument has a wrong type, shape, dtype, device or value; the message names it.
     """
-    check_head(hidden, weight, bias, softcap, logit_scale, chunk_bytes)
+    check_head(hidden, weight, bias, softcap, logit_scale, chunk_bytes, round_logits)
     packed = hidden.dim() == 2
     check_logits_and_ids(hidden, ids, "ids", "hidden", "D", packed)
     check_temperature(temperature, ids)
@@ -148,61 +164,86 @@ def linear_token_logps(
     ids = ids.to(torch.int64).masked_fill(~needed, 0)
     if packed:
         hidden, ids, needed = hidden.unsqueeze(0), ids.unsqueeze(0), needed.unsqueeze(0)
-    head = (weight, bias, softcap or 0.0, logit_scale)
+    head = HeadPass(weight, bias, softcap or 0.0, logit_scale, chunk_bytes, round_logits, backend)
     temperature = row_temperature(temperature, ids, compute_dtype(hidden))
-    logps, entropy = _logps(hidden, head, ids, needed, temperature, return_entropy, chunk_bytes, backend)
+    logps, entropy = _logps(hidden, head, ids, needed, temperature, return_entropy)
     if packed:
         logps, entropy = logps.squeeze(0), entropy.squeeze(0)
     return (logps, entropy) if return_entropy else logps
 
 
+class HeadPass(NamedTuple):
+    """A head, checked, and how it is multiplied with."""
+
+    weight: Tensor
+    bias: Tensor | None
+    softcap: float
+    logit_scale: float
+    chunk_bytes: int | None
+    round_logits: bool
+    backend: str
+
+    def wanted(self, hidden: Tensor) -> list[bool]:
+        """Whether hidden states, weight and bias need a gradient."""
+        tensors = (hidden, self.weight, self.bias)
+        return [torch.is_grad_enabled() and tensor is not None and tensor.requires_grad for tensor in tensors]
+
+    def rows(self, hidden: Tensor) -> int:
+        """Rows of a chunk."""
+        with_grad = any(self.wanted(hidden))
+        return chunk_rows(hidden, self.weight.shape[0], with_grad, self.chunk_bytes, self.round_logits)
+
+    def numbers(self) -> Tensor:
+        return ops.number_tensor(self.softcap, self.logit_scale)
+
+
 def _by_rows(
     hidden: Tensor,
-    head: tuple[Tensor, Tensor | None, float, float],
+    head: HeadPass,
     tokens: Tokens,
     needed: Tensor,
     num_items_in_batch: Tensor | float | None,
     config: GRPOLossConfig,
-    chunk_bytes: int | None,
-    backend: str,
 ) -> tuple[Tensor, Tensor, Tensor, TokenLoss]:
     """Token-level objectives: loss and gradient of a chunk before the next."""
-    weight, bias, softcap, logit_scale = head
+    weights = row_weights(config, tokens.mask, num_items_in_batch)
+    bonus = entropy_weights(config, tokens.mask) if config.entropy_coef != 0.0 else None
+    scale = half_precision_scale(hidden.dtype, weights)
+    numbers, *options = ops.row_options(config, head.backend)
     losses, kl, ratio, logps, entropy = LinearRows.apply(
         hidden,
-        weight,
-        bias,
+        head.weight,
+        head.bias,
         tokens.row_values(tokens.ids),
         tokens.row_values(needed),
         tokens.row_values(tokens.advantages),
         tokens.row_values(tokens.old_logps),
         tokens.row_values(tokens.ref_logps),
         tokens.row_values(tokens.token_weights),
-        tokens.row_values(row_weights(config, tokens.mask, num_items_in_batch)),
-        tokens.row_values(entropy_weights(config, tokens.mask)) if config.entropy_coef != 0.0 else None,
+        tokens.row_values(weights * scale),
+        None if bonus is None else tokens.row_values(bonus * scale),
         tokens.row_values(tokens.temperatures),
-        ops.row_options(config, backend)[0],
-        ops.number_tensor(softcap, logit_scale),
-        default_chunk_rows(weight.shape[0], hidden.device, chunk_bytes),
-        _wanted(hidden, weight, bias),
-        *ops.row_options(config, backend)[1:],
+        numbers,
+        head.numbers(),
+        head.rows(hidden),
+        head.round_logits,
+        head.wanted(hidden),
+        *options,
     )
-    return row_results(losses, kl, ratio, logps, entropy, tokens)
+    return row_results(losses / scale, kl, ratio, logps, entropy, tokens)
 
 
 def _by_logps(
     hidden: Tensor,
-    head: tuple[Tensor, Tensor | None, float, float],
+    head: HeadPass,
     tokens: Tokens,
     needed: Tensor,
     num_items_in_batch: Tensor | float | None,
     config: GRPOLossConfig,
-    chunk_bytes: int | None,
-    backend: str,
 ) -> tuple[Tensor, Tensor, Tensor, TokenLoss]:
     """Objectives that need the whole sequence: log-probabilities first, then autograd over [B, T] tensors."""
     with_entropy = config.entropy_coef != 0.0
-    logps, entropy = _token_logps(hidden, head, tokens, needed, config, with_entropy, chunk_bytes, backend)
+    logps, entropy = _token_logps(hidden, head, tokens, needed, config, with_entropy)
     result = per_token_loss(
         logps,
         tokens.advantages,
@@ -218,43 +259,31 @@ def _by_logps(
 
 def _token_logps(
     hidden: Tensor,
-    head: tuple[Tensor, Tensor | None, float, float],
+    head: HeadPass,
     tokens: Tokens,
     needed: Tensor,
     config: GRPOLossConfig,
     differentiable_entropy: bool,
-    chunk_bytes: int | None,
-    backend: str,
 ) -> tuple[Tensor, Tensor]:
     """Log-probabilities and entropies of the tokens, [B, T]."""
     rows, row_needed = tokens.row_values(tokens.ids), tokens.row_values(needed)
     assert rows is not None and row_needed is not None
-    logps, entropy = _logps(
-        hidden, head, rows, row_needed, tokens.row_temperature(config), differentiable_entropy, chunk_bytes, backend
-    )
+    logps, entropy = _logps(hidden, head, rows, row_needed, tokens.row_temperature(config), differentiable_entropy)
     return tokens.layout.tokens(logps), tokens.layout.tokens(entropy)
 
 
 def _logps(
     hidden: Tensor,
-    head: tuple[Tensor, Tensor | None, float, float],
+    head: HeadPass,
     ids: Tensor,
     needed: Tensor,
     temperature: Tensor,
     differentiable_entropy: bool,
-    chunk_bytes: int | None,
-    backend: str,
 ) -> tuple[Tensor, Tensor]:
-    weight, bias, softcap, logit_scale = head
-    numbers = ops.number_tensor(softcap, logit_scale)
-    chunk_rows = default_chunk_rows(weight.shape[0], hidden.device, chunk_bytes)
-    wanted = _wanted(hidden, weight, bias)
+    wanted = head.wanted(hidden)
     keeps_derivative = wanted == [True, False, False] and not differentiable_entropy
     function = KeptLogps if keeps_derivative else RecomputedLogps
-    return function.apply(hidden, weight, bias, ids, needed, temperature, numbers, chunk_rows, wanted, backend)
-
-
-def _wanted(hidden: Tensor, weight: Tensor, bias: Tensor | None) -> list[bool]:
-    """Which of the three need a gradient."""
-    tensors = (hidden, weight, bias)
-    return [torch.is_grad_enabled() and tensor is not None and tensor.requires_grad for tensor in tensors]
+    return function.apply(
+        hidden, head.weight, head.bias, ids, needed, temperature, head.numbers(), head.rows(hidden), head.round_logits,
+        wanted, head.backend,
+    )  # fmt: skip

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 
-from .linear import Head, HeadGrads, logp_chunks, loss_chunks
+from .linear import Head, HeadGrads, chunk_memory, logp_chunks, loss_chunks
 from .ops import as_temperature, fake_rows, full_precision, implementation, refuse_second_derivatives, row_config
 from .torch_rows import compute_dtype
 
@@ -18,14 +18,15 @@ from .torch_rows import compute_dtype
 _LINEAR_LOSS_SCHEMA = (
     "(Tensor hidden, Tensor weight, Tensor? bias, Tensor ids, Tensor needed, Tensor advantages, Tensor? old_logps, "
     "Tensor? ref_logps, Tensor? token_weights, Tensor weights, Tensor? entropy_weights, Tensor? temperatures, "
-    "Tensor numbers, Tensor head_numbers, int chunk_rows, bool[] wanted, str backend, str loss_type, str kl_estimator, "
-    "bool use_bias_correction_kl)"
+    "Tensor numbers, Tensor head_numbers, int chunk_rows, bool round_logits, bool[] wanted, "
+    "str backend, str loss_type, str kl_estimator, bool use_bias_correction_kl)"
     " -> (Tensor loss, Tensor kl, Tensor ratio, Tensor logps, Tensor entropy,"
     " Tensor grad_hidden, Tensor grad_weight, Tensor grad_bias)"
 )
 _LINEAR_LOGPS_SCHEMA = (
     "(Tensor hidden, Tensor weight, Tensor? bias, Tensor ids, Tensor needed, Tensor? grad_logps, "
-    "Tensor? grad_entropy, Tensor temperature, Tensor head_numbers, int chunk_rows, bool[] wanted, str backend)"
+    "Tensor? grad_entropy, Tensor temperature, Tensor head_numbers, int chunk_rows, "
+    "bool round_logits, bool[] wanted, str backend)"
     " -> (Tensor logps, Tensor entropy, Tensor grad_hidden, Tensor grad_weight, Tensor grad_bias)"
 )
 
@@ -33,7 +34,7 @@ _LINEAR_LOGPS_SCHEMA = (
 @full_precision
 def run_linear_grpo_rows(
     hidden, weight, bias, ids, needed, advantages, old, ref, token_weights, weights, entropy_weights, temperatures,
-    numbers, head_numbers, chunk_rows, wanted, backend, *options,
+    numbers, head_numbers, chunk_rows, round_logits, wanted, backend, *options,
 ):  # fmt: skip
     """``grpo_rows`` from hidden states [B, T, D] and a head; ``needed`` [B, T] are the rows to compute."""
     vectors = (advantages, old, ref, token_weights, weights, entropy_weights, temperatures)
@@ -44,7 +45,7 @@ def run_linear_grpo_rows(
         needed.flatten(),
         [None if vector is None else vector.flatten() for vector in vectors],
         row_config(numbers, *options),
-        chunk_rows,
+        chunk_memory(hidden, chunk_rows, round_logits),
         wanted,
         implementation(backend),
     )
@@ -54,8 +55,9 @@ def run_linear_grpo_rows(
 
 @full_precision
 def run_linear_token_logps(
-    hidden, weight, bias, ids, needed, grad_logps, grad_entropy, temperature, head_numbers, chunk_rows, wanted, backend
-):
+    hidden, weight, bias, ids, needed, grad_logps, grad_entropy, temperature, head_numbers, chunk_rows, round_logits,
+    wanted, backend,
+):  # fmt: skip
     """Log-probabilities and entropies from hidden states [B, T, D], and the gradients of their weighted sum."""
     stats, grads = logp_chunks(
         hidden.reshape(-1, hidden.shape[-1]),
@@ -65,7 +67,7 @@ def run_linear_token_logps(
         None if grad_logps is None else grad_logps.flatten(),
         None if grad_entropy is None else grad_entropy.flatten(),
         as_temperature(temperature.flatten() if temperature.dim() else temperature),
-        chunk_rows,
+        chunk_memory(hidden, chunk_rows, round_logits),
         wanted,
         implementation(backend),
     )
@@ -100,12 +102,12 @@ linear_token_logps = torch.library.custom_op(
 
 @linear_grpo_rows.register_fake
 def _(hidden, weight, bias, ids, *arguments):
-    return (*fake_rows(hidden, ids, 5), *_fake_grads(hidden, weight, bias, arguments[11]))
+    return (*fake_rows(hidden, ids, 5), *_fake_grads(hidden, weight, bias, arguments[12]))
 
 
 @linear_token_logps.register_fake
 def _(hidden, weight, bias, ids, *arguments):
-    return (*fake_rows(hidden, ids, 2), *_fake_grads(hidden, weight, bias, arguments[6]))
+    return (*fake_rows(hidden, ids, 2), *_fake_grads(hidden, weight, bias, arguments[7]))
 
 
 def _is_traced(hidden: Tensor) -> bool:
@@ -127,7 +129,7 @@ class LinearRows(torch.autograd.Function):
     def forward(ctx, *arguments):
         *rows, grad_hidden, grad_weight, grad_bias = _grpo_rows(*arguments)
         ctx.save_for_backward(grad_hidden, grad_weight, grad_bias)
-        ctx.wanted = arguments[15]
+        ctx.wanted = arguments[16]
         ctx.mark_non_differentiable(*rows[1:])
         return tuple(rows)
 
@@ -137,20 +139,19 @@ class LinearRows(torch.autograd.Function):
         # The loss is the sum of its rows: one number scales them all.
         scale = grad_loss.flatten()[:1]
         grads = [
-            grad * scale.to(grad.dtype) if want else None
-            for grad, want in zip(ctx.saved_tensors, ctx.wanted, strict=True)
+            _scaled(grad, scale) if want else None for grad, want in zip(ctx.saved_tensors, ctx.wanted, strict=True)
         ]
-        return *grads, *[None] * 17
+        return *grads, *[None] * 18
 
 
 class KeptLogps(torch.autograd.Function):
     """Log-probabilities whose derivative with respect to the hidden states is kept from the forward pass."""
 
     @staticmethod
-    def forward(ctx, hidden, weight, bias, ids, needed, temperature, head_numbers, chunk_rows, wanted, backend):
+    def forward(ctx, hidden, weight, bias, ids, needed, temperature, *options):
         ones = torch.ones_like(ids, dtype=compute_dtype(hidden))
         logps, entropy, derivative, *_ = _token_logps(
-            hidden, weight, bias, ids, needed, ones, None, temperature, head_numbers, chunk_rows, wanted, backend
+            hidden, weight, bias, ids, needed, ones, None, temperature, *options
         )
         ctx.save_for_backward(derivative)
         ctx.mark_non_differentiable(entropy)
@@ -160,29 +161,33 @@ class KeptLogps(torch.autograd.Function):
     def backward(ctx, grad_logps, _):
         refuse_second_derivatives()
         (derivative,) = ctx.saved_tensors
-        return derivative * grad_logps.unsqueeze(-1).to(derivative.dtype), *[None] * 9
+        return _scaled(derivative, grad_logps.unsqueeze(-1)), *[None] * 10
 
 
 class RecomputedLogps(torch.autograd.Function):
     """Log-probabilities and entropies whose chunks are computed again in backward, with the gradients known."""
 
     @staticmethod
-    def forward(ctx, hidden, weight, bias, ids, needed, temperature, head_numbers, chunk_rows, wanted, backend):
+    def forward(ctx, hidden, weight, bias, ids, needed, temperature, numbers, *options):
+        *memory, wanted, backend = options
         logps, entropy, *_ = _token_logps(
-            hidden, weight, bias, ids, needed, None, None, temperature, head_numbers, chunk_rows, [False] * 3, backend
+            hidden, weight, bias, ids, needed, None, None, temperature, numbers, *memory, [False] * 3, backend
         )
-        ctx.save_for_backward(hidden, weight, bias, ids, needed, temperature, head_numbers)
-        ctx.options = chunk_rows, wanted, backend
+        ctx.save_for_backward(hidden, weight, bias, ids, needed, temperature, numbers)
+        ctx.wanted, ctx.options = wanted, options
         return logps, entropy
 
     @staticmethod
     def backward(ctx, grad_logps, grad_entropy):
         refuse_second_derivatives()
-        hidden, weight, bias, ids, needed, temperature, head_numbers = ctx.saved_tensors
-        chunk_rows, wanted, backend = ctx.options
+        hidden, weight, bias, ids, needed, temperature, numbers = ctx.saved_tensors
         needed = needed & ((grad_logps != 0) | (grad_entropy != 0))
         _, _, *grads = _token_logps(
-            hidden, weight, bias, ids, needed, grad_logps, grad_entropy, temperature, head_numbers, chunk_rows, wanted,
-            backend,
-        )  # fmt: skip
-        return *(grad if want else None for grad, want in zip(grads, wanted, strict=True)), *[None] * 7
+            hidden, weight, bias, ids, needed, grad_logps, grad_entropy, temperature, numbers, *ctx.options
+        )
+        return *(grad if want else None for grad, want in zip(grads, ctx.wanted, strict=True)), *[None] * 8
+
+
+def _scaled(grad: Tensor, scale: Tensor) -> Tensor:
+    """``grad * scale`` in the dtype of the gradient, with the scale unrounded."""
+    return torch.mul(grad, scale, out=torch.empty_like(grad))

@@ -95,8 +95,7 @@ def grpo_loss(
             ``cu_seqlens[k + 1]``. Logits are then [N, V], what is [B, T] here is [N], and so are the results.
         max_seqlen: the longest packed sequence, or more; None reads it off the device.
         overwrite_logits: the caller owns the logits and will not read them again: the gradient replaces them during
-            the forward pass, which saves reading them again in backward. Float16 logits under a loss scaler lose small
-            gradients this way, because they are rounded before the scale arrives.
+            the forward pass, which saves reading them again in backward.
         backend: "triton", "torch" or "eager"; None chooses by device, or by ``GRPO_KERNELS_BACKEND``.
         config: the objective.
 
@@ -307,6 +306,9 @@ def _in_one_launch(
     )
     if overwrite:
         check_may_be_overwritten(logits)
+    weights = row_weights(config, tokens.mask, num_items_in_batch)
+    bonus = entropy_weights(config, tokens.mask) if config.entropy_coef != 0.0 else None
+    scale = half_precision_scale(logits.dtype, weights) if overwrite else 1.0
     losses, kl, ratio, logps, entropy = (_OverwritingRows.apply if overwrite else _fused_rows)(
         logits,
         tokens.row_values(tokens.ids),
@@ -315,12 +317,24 @@ def _in_one_launch(
         tokens.row_values(tokens.old_logps),
         tokens.row_values(tokens.ref_logps),
         tokens.row_values(tokens.token_weights),
-        tokens.row_values(row_weights(config, tokens.mask, num_items_in_batch)),
-        tokens.row_values(entropy_weights(config, tokens.mask)) if config.entropy_coef != 0.0 else None,
+        tokens.row_values(weights * scale),
+        None if bonus is None else tokens.row_values(bonus * scale),
         tokens.row_values(tokens.temperatures),
         *ops.row_options(config, backend),
     )
-    return row_results(losses, kl, ratio, logps, entropy, tokens)
+    return row_results(losses / scale, kl, ratio, logps, entropy, tokens)
+
+
+def half_precision_scale(dtype: torch.dtype, weights: Tensor) -> Tensor | float:
+    """What a gradient that is rounded to ``dtype`` before its upstream factor arrives is multiplied with meanwhile.
+
+    float16 ends at 6e-8, which a weight of one token among thousands times a small probability falls below: the power
+    of two that brings the largest weight to about 1. Other dtypes reach far enough.
+    """
+    if dtype != torch.float16:
+        return 1.0
+    _, exponent = torch.frexp(weights.max() if weights.numel() else weights.new_zeros(()))
+    return torch.ldexp(weights.new_ones(()), -exponent)
 
 
 def row_results(

@@ -117,24 +117,24 @@ def fused_rows_(
     entropy_weights: Tensor | None,
     temperatures: Tensor | None,
     config: GRPOLossConfig,
-    softcap: float = 0.0,
-    logit_scale: float = 1.0,
-    with_grad: bool = True,
+    softcap: float,
+    logit_scale: float,
+    out: Tensor | None,
 ) -> tuple[RowStats, RowLoss]:
-    """``grpo_rows`` of logits [n, V] in the compute dtype, in place; vectors are [n].
+    """``grpo_rows`` of logits [n, V], which are used up; vectors are [n].
 
-    With ``with_grad`` the values become the gradient of the sum of the losses, else they are used up. They are raw
-    logits, before ``softcap`` (0: none) and ``logit_scale``.
+    The gradient of the sum of the losses is written to ``out``, [n, V], which may be the logits themselves; None: none
+    is wanted. They are raw logits, before ``softcap`` (0: none) and ``logit_scale``.
     """
     stats, row_loss = _empty(RowStats, ids.shape, values), _empty(RowLoss, ids.shape, values)
     vectors = (advantages, old_logps, ref_logps, token_weights, weights, entropy_weights, temperatures)
     scratch = _scratch(values)
     for rows in _row_slices(values):
-        block = values[rows]
-        slope = apply_head_(block, softcap, logit_scale, with_grad)
-        results = _fused_block_(block, scratch, ids[rows], [_at(v, rows) for v in vectors], config, with_grad)
-        if slope is not None:
-            block.mul_(slope)
+        block = values[rows].to(scratch.dtype)
+        slope = apply_head_(block, softcap, logit_scale, out is not None)
+        results = _fused_block_(block, scratch, ids[rows], [_at(v, rows) for v in vectors], config, out is not None)
+        if out is not None:
+            _write(out[rows], block if slope is None else block.mul_(slope))
         _store(stats, rows, results[0])
         _store(row_loss, rows, results[1])
     return stats, row_loss
@@ -146,28 +146,29 @@ def logp_rows_(
     grad_logps: Tensor | None,
     grad_entropy: Tensor | None,
     temperature: float | Tensor,
-    softcap: float = 0.0,
-    logit_scale: float = 1.0,
+    softcap: float,
+    logit_scale: float,
+    out: Tensor | None,
 ) -> RowStats:
-    """Statistics of raw logits [n, V] in the compute dtype, which are used up; ``temperature`` is a number or [n].
+    """Statistics of raw logits [n, V], which are used up; ``temperature`` is a number or [n].
 
-    With ``grad_logps`` [n] (and ``grad_entropy`` [n]) they become the gradient of
-    ``(grad_logps * logps + grad_entropy * entropy).sum()``.
+    With ``grad_logps`` [n] (and ``grad_entropy`` [n]) the gradient of
+    ``(grad_logps * logps + grad_entropy * entropy).sum()`` is written to ``out``, which may be the logits themselves.
     """
     stats = _empty(RowStats, ids.shape, values)
     scratch = _scratch(values)
     for rows in _row_slices(values):
-        block, targets = values[rows], ids[rows].unsqueeze(-1)
-        slope = apply_head_(block, softcap, logit_scale, grad_logps is not None)
+        block, targets = values[rows].to(scratch.dtype), ids[rows].unsqueeze(-1)
+        slope = apply_head_(block, softcap, logit_scale, out is not None)
         row_temperature = _row_temperature(temperature, rows)
         peak = _shift_(block, row_temperature)
         block_stats, exps = _block_stats(block, targets, peak, scratch, keep_shifted=grad_entropy is not None)
         _store(stats, rows, block_stats)
-        if grad_logps is not None:
+        if out is not None:
+            assert grad_logps is not None
             grad_h = None if grad_entropy is None else grad_entropy[rows]
             _block_grad(exps, block, targets, block_stats, grad_logps[rows], grad_h, row_temperature, out=block)
-            if slope is not None:
-                block.mul_(slope)
+            _write(out[rows], block if slope is None else block.mul_(slope))
     return stats
 
 
@@ -281,7 +282,13 @@ def _row_slices(values: Tensor) -> Iterator[slice]:
 
 def _scratch(values: Tensor) -> Tensor:
     """Memory for a block of ``_row_slices``, to be used for one after the other: fresh memory costs page faults."""
-    return torch.empty_like(values[next(_row_slices(values), slice(0))])
+    return torch.empty_like(values[next(_row_slices(values), slice(0))], dtype=compute_dtype(values))
+
+
+def _write(out: Tensor, block: Tensor) -> None:
+    """Copy a block, unless it is already there."""
+    if out.data_ptr() != block.data_ptr():
+        out.copy_(block)
 
 
 def _at(values: Tensor | None, rows: Tensor | slice) -> Tensor | None:

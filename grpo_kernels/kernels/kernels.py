@@ -33,6 +33,7 @@ def _jit(function):
 @_jit
 def grpo_kernel(
     logits_ptr,
+    out_ptr,
     ids_ptr,
     active_ptr,
     advantages_ptr,
@@ -80,8 +81,9 @@ def grpo_kernel(
     HAS_TEMPERATURES: tl.constexpr,
     WRITE_GRAD: tl.constexpr,
 ):
-    """Statistics, objective and weighting of a row; with WRITE_GRAD the row becomes its own gradient.
+    """Statistics, objective and weighting of a row; with WRITE_GRAD its gradient goes to ``out``.
 
+    ``out`` has the strides of the logits, and may be the logits.
     Inactive rows are not read: their loss and statistics are 0, their ratio 1, their gradient 0.
     """
     i = tl.program_id(0)
@@ -123,8 +125,9 @@ def grpo_kernel(
     tl.store(total_ptr + i, total)
     tl.store(miss_ptr + i, miss)
     if WRITE_GRAD:
+        out_row = row_pointer(out_ptr, i, length, stride_b, stride_t, ALIGNED)
         write_row_grad(
-            row, row, target, stride_v, stride_v, peak, total, miss, entropy, derivative, -entropy_weight,
+            row, out_row, target, stride_v, stride_v, peak, total, miss, entropy, derivative, -entropy_weight,
             temperature, scale_hi, scale_lo, softcap, cap_scale, V, BLOCK, UNIT_STRIDE, HAS_SOFTCAP, HAS_ENTROPY,
         )  # fmt: skip
 

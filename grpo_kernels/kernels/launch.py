@@ -76,12 +76,27 @@ def grpo_rows(
     temperatures: Tensor | None,
     config: GRPOLossConfig,
     overwrite_logits: bool = False,
-    transform: HeadTransform = PLAIN,
 ) -> tuple[RowStats, RowLoss]:
     """Statistics and weighted loss of every row in one launch; with ``overwrite_logits`` the gradient too, in place.
 
     See ``torch_rows.grpo_rows`` for the arguments.
     """
+    vectors = (advantages, old_logps, ref_logps, token_weights, weights, entropy_weights, temperatures)
+    return _grpo_rows(logits, ids, active, vectors, config, logits if overwrite_logits else None, PLAIN)
+
+
+def _grpo_rows(
+    logits: Tensor,
+    ids: Tensor,
+    active: Tensor,
+    vectors: tuple[Tensor | None, ...],
+    config: GRPOLossConfig,
+    out: Tensor | None,
+    transform: HeadTransform,
+) -> tuple[RowStats, RowLoss]:
+    """``grpo_rows`` of raw logits; the gradient goes to ``out``, of the same strides, or nowhere."""
+    advantages, old_logps, ref_logps, token_weights, weights, entropy_weights, temperatures = vectors
+    assert advantages is not None and weights is not None
     stats = _empty_stats(ids)
     row_loss = RowLoss(*(torch.empty(ids.shape, dtype=torch.float32, device=ids.device) for _ in RowLoss._fields))
     scales, numbers = _scales(config.temperature if temperatures is None else temperatures, transform)
@@ -90,6 +105,7 @@ def grpo_rows(
         ids.numel(),
         (
             logits,
+            _or_else(out, logits),
             ids,
             active,
             advantages,
@@ -117,8 +133,8 @@ def grpo_rows(
         HAS_TOKEN_WEIGHTS=token_weights is not None,
         HAS_ENTROPY=entropy_weights is not None,
         HAS_TEMPERATURES=scales is not None,
-        WRITE_GRAD=overwrite_logits,
-        **_constants(logits, transform=transform),
+        WRITE_GRAD=out is not None,
+        **_constants(logits, _or_else(out, logits), transform=transform),
     )
     return stats, row_loss
 
@@ -173,14 +189,15 @@ def fused_rows_(
     entropy_weights: Tensor | None,
     temperatures: Tensor | None,
     config: GRPOLossConfig,
-    softcap: float = 0.0,
-    logit_scale: float = 1.0,
-    with_grad: bool = True,
+    softcap: float,
+    logit_scale: float,
+    out: Tensor | None,
 ) -> tuple[RowStats, RowLoss]:
-    """``grpo_rows`` of raw logits [n, V] that become their gradient; see ``torch_rows.fused_rows_``."""
+    """``grpo_rows`` of raw logits [n, V], with the gradient in ``out``; see ``torch_rows.fused_rows_``."""
     active = torch.ones_like(ids, dtype=torch.bool)
     vectors = (advantages, old_logps, ref_logps, token_weights, weights, entropy_weights, temperatures)
-    return grpo_rows(values.unsqueeze(0), ids, active, *vectors, config, with_grad, HeadTransform(softcap, logit_scale))
+    out = None if out is None else out.unsqueeze(0)
+    return _grpo_rows(values.unsqueeze(0), ids, active, vectors, config, out, HeadTransform(softcap, logit_scale))
 
 
 def logp_rows_(
@@ -189,17 +206,19 @@ def logp_rows_(
     grad_logps: Tensor | None,
     grad_entropy: Tensor | None,
     temperature: float | Tensor,
-    softcap: float = 0.0,
-    logit_scale: float = 1.0,
+    softcap: float,
+    logit_scale: float,
+    out: Tensor | None,
 ) -> RowStats:
-    """Statistics of raw logits [n, V], which become the gradient of what is asked; see ``torch_rows.logp_rows_``."""
+    """Statistics of raw logits [n, V], with the gradient of what is asked in ``out``; see ``torch_rows.logp_rows_``."""
     transform = HeadTransform(softcap, logit_scale)
     logits = values.unsqueeze(0)
     stats = token_stats(logits, ids, torch.ones_like(ids, dtype=torch.bool), temperature, transform)
-    if grad_logps is not None:
+    if out is not None:
+        assert grad_logps is not None
         row_grad(
             logits, ids, stats.peak, stats.total, stats.miss, stats.entropy, grad_logps, grad_entropy, temperature,
-            out=logits, transform=transform,
+            out=out.unsqueeze(0), transform=transform,
         )  # fmt: skip
     return stats
 

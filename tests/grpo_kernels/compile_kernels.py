@@ -41,19 +41,24 @@ def grpo_constants(**changes):
 
 def cases():
     """``(kernel, constants, dtype, vocabulary, target)``: everything on every target; every objective on one."""
+    row_grad = (kernels.row_grad_kernel, {"HAS_ENTROPY": True, "HAS_SOFTCAP": False, "HAS_TEMPERATURES": True})
     everything = [
         (kernels.grpo_kernel, grpo_constants()),
         (kernels.grpo_kernel, grpo_constants(WRITE_GRAD=False)),
         (kernels.grpo_kernel, grpo_constants(HAS_TEMPERATURES=True)),
         (kernels.grpo_kernel, grpo_constants(HAS_SOFTCAP=True)),
         (kernels.token_stats_kernel, {"HAS_SOFTCAP": False, "HAS_TEMPERATURES": True}),
-        (kernels.row_grad_kernel, {"HAS_ENTROPY": True, "HAS_SOFTCAP": False, "HAS_TEMPERATURES": True}),
+        row_grad,
         (kernels.scale_rows_kernel, {}),
     ]
     for (kernel, constants), dtype, target in itertools.product(everything, ("bf16", "fp32"), TARGETS):
         yield kernel, constants, dtype, VOCABULARY, target
     for kernel, constants in everything:
         yield kernel, constants, "fp16", VOCABULARY, TARGETS[2]
+    # A chunk of float32 logits whose gradient is written for a half-precision head.
+    for target in TARGETS:
+        yield kernels.grpo_kernel, grpo_constants(), "fp32->bf16", VOCABULARY, target
+        yield *row_grad, "fp32->bf16", VOCABULARY, target
     for objective, kl in itertools.product(("clip", "cispo", "sapo"), ("none", "k1", "k2", "k3")):
         constants = grpo_constants(OBJECTIVE=objective, KL=kl, HAS_TOKEN_WEIGHTS=False, HAS_ENTROPY=False)
         yield kernels.grpo_kernel, constants, "bf16", VOCABULARY, TARGETS[2]
@@ -73,7 +78,7 @@ def compile_kernel(kernel, constants, dtype, vocabulary, target):
         if name in constants:
             signature[name] = "constexpr"
         elif name in ("logits_ptr", "out_ptr"):
-            signature[name] = f"*{dtype}"
+            signature[name] = "*" + dtype.split("->")[0 if name == "logits_ptr" else -1]
         elif name.endswith("_ptr"):
             signature[name] = POINTER_TYPES.get(name, "*fp32")
         else:
@@ -87,7 +92,7 @@ def compile_kernel(kernel, constants, dtype, vocabulary, target):
 
 
 def describe(kernel, constants, dtype, vocabulary, target):
-    constants = constants | {"ALIGNED": vocabulary * (4 if dtype == "fp32" else 2) % 16 == 0}
+    constants = constants | {"ALIGNED": vocabulary * (4 if dtype == "fp32" else 2) % 16 == 0}  # of both dtypes
     compiled = compile_kernel(kernel, constants, dtype, vocabulary, target)
     found = {
         "kernel": kernel.__name__,

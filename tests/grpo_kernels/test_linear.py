@@ -8,7 +8,8 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from grpo_kernels import grpo_loss, linear_grpo_loss, linear_token_logps, token_logps
+from grpo_kernels import grpo_loss, linear_grpo_loss, linear_token_logps, ops, token_logps, top_entropy_mask
+from grpo_kernels.linear import chunk_rows
 
 from .helpers import FUSED, LOSS_TYPES, config, device_of, make_batch
 
@@ -205,6 +206,22 @@ def test_operations(trainable, dead_groups):
     assert total == unit * (needed + kept * (2 if trainable else 1))
 
 
+def test_operations_of_the_most_uncertain_fifth():
+    """Entropies cost one product of every token, training on the top fifth of them two products of a fifth."""
+    model, batch = make_model(batch=4, length=25, bias=False), make_batch(4, 25, VOCABULARY)
+    unit = 2 * VOCABULARY * WIDTH
+
+    def step():
+        with torch.no_grad():
+            _, entropy = linear_token_logps(model.hidden, model.weight, batch.ids, return_entropy=True)
+        chosen = top_entropy_mask(entropy, torch.ones_like(entropy), 0.2)
+        linear_grpo_loss(
+            model.hidden, model.weight, batch.ids, batch.advantages, token_weights=chosen, config=config()
+        ).loss.backward()
+
+    assert flops(step) == unit * (100 + 2 * 20)
+
+
 def test_log_probabilities_of_a_frozen_head_are_computed_once():
     model, ids = make_model(bias=False), torch.zeros(3, 5, dtype=torch.int64)
     total = flops(lambda: linear_token_logps(model.hidden, model.weight, ids).sum().backward())
@@ -257,6 +274,77 @@ def test_half_precision_states_and_head(backend):
     for one, other in zip(*grads, strict=True):
         assert one.dtype == torch.bfloat16
         torch.testing.assert_close(one.double(), other, rtol=2e-2, atol=2e-3)
+
+
+@pytest.mark.parametrize("entropy_coef", [0.0, 0.1])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("backend", FUSED)
+def test_the_gradient_may_be_written_in_half_precision(backend, dtype, entropy_coef):
+    """As if it were rounded afterwards (Triton's interpreter cuts digits off), for losses and for log-probabilities."""
+    device = device_of(backend)
+    operations, options = ops.implementation(backend), config(entropy_coef=entropy_coef)
+    logits, ids = torch.randn(4, 200, device=device), torch.randint(200, (4,), device=device)
+    rows = torch.rand(4, device=device)
+    vectors = (rows - 0.5, None, None, None, rows, rows if entropy_coef else None, None)
+
+    def grads(out):
+        loss_values, logp_values = logits.clone(), logits.clone()
+        one, other = (loss_values, logp_values) if out is None else (torch.empty_like(logits, dtype=out) for _ in "12")
+        operations.fused_rows_(loss_values, ids, *vectors, options, 5.0, 2.0, one)
+        operations.logp_rows_(logp_values, ids, rows, vectors[5], 0.7, 5.0, 2.0, other)
+        return one, other
+
+    for rounded, exact in zip(grads(dtype), grads(None), strict=True):
+        assert rounded.dtype == dtype
+        torch.testing.assert_close(rounded, exact.to(dtype), rtol=torch.finfo(dtype).eps, atol=0)
+
+
+@pytest.mark.parametrize("backend", FUSED)
+def test_rounded_logits_are_those_of_the_model(backend):
+    """An option: statistics of the half-precision logits that a model's own head would give."""
+    model = make_model(dtype=torch.bfloat16, bias=False, device=device_of(backend))
+    batch = make_batch(vocabulary=VOCABULARY).to(device_of(backend))
+    given = (model.hidden, model.weight, batch.ids)
+    expected = token_logps(model.hidden @ model.weight.T, batch.ids, backend="torch")
+    rounded = linear_token_logps(*given, round_logits=True, backend=backend)
+    torch.testing.assert_close(rounded, expected, rtol=0, atol=1e-5)
+    assert (linear_token_logps(*given, backend=backend) - expected).abs().max() > 1e-3
+
+    def loss(**options):
+        return linear_grpo_loss(
+            *given, batch.advantages, chunk_bytes=SMALL_CHUNKS, backend=backend, config=config(), **options
+        ).loss
+
+    grads = [torch.autograd.grad(loss(round_logits=choice), model.hidden)[0].double() for choice in (True, False)]
+    torch.testing.assert_close(*grads, rtol=5e-2, atol=5e-3)
+
+
+def test_rounded_logits_take_half_the_memory():
+    hidden = torch.empty(1, 8, dtype=torch.bfloat16)
+    exact, rounded = (chunk_rows(hidden, 1000, True, 1 << 20, choice) for choice in (False, True))
+    assert (exact, rounded) == (262, 524)
+
+
+@pytest.mark.parametrize("start", ["hidden states", "logits"])
+@pytest.mark.parametrize("backend", FUSED)
+def test_float16_gradients_of_one_token_among_a_million_survive(backend, start):
+    """They are computed before the loss scaler's factor arrives: 1e-6 times a probability is below float16's range."""
+    model = make_model(dtype=torch.float16, bias=False, device=device_of(backend))
+    exact = Model(*(tensor.detach().double().requires_grad_() for tensor in (model.hidden, model.weight)), None)
+    batch = make_batch(vocabulary=VOCABULARY).to(device_of(backend))
+    given, options = (batch.ids, batch.advantages), {"num_items_in_batch": 1e6, "config": config(entropy_coef=1e-6)}
+
+    def scaled_grad(loss, hidden):
+        return torch.autograd.grad(loss * 2.0**16, hidden)[0].double()
+
+    if start == "logits":
+        loss = grpo_loss(model.logits(), *given, overwrite_logits=True, backend=backend, **options).loss
+    else:
+        loss = linear_grpo_loss(model.hidden, model.weight, *given, backend=backend, **options).loss
+    expected_loss = grpo_loss(exact.logits(), *given, backend="eager", **options).loss
+    torch.testing.assert_close(loss.double(), expected_loss, rtol=1e-3, atol=1e-8)
+    expected = scaled_grad(expected_loss, exact.hidden)
+    torch.testing.assert_close(scaled_grad(loss, model.hidden), expected, rtol=5e-3, atol=expected.abs().max() * 5e-3)
 
 
 @pytest.mark.parametrize("backend", FUSED)
