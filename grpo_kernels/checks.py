@@ -165,11 +165,12 @@ def check_head(
     logit_scale: float,
     chunk_bytes: int | None,
     round_logits: bool,
+    is_shard: bool = False,
 ) -> None:
-    """Shapes, dtypes and devices of an lm_head, and its options."""
+    """Shapes, dtypes and devices of an lm_head, and its options. Whether a shard is empty is for all ranks to find."""
     _check_tensor("hidden", hidden, LOGITS_DTYPES)
     _check_tensor("weight", weight, (hidden.dtype,))
-    if weight.dim() != 2 or weight.shape[0] == 0 or weight.shape[1] != hidden.shape[-1]:
+    if weight.dim() != 2 or (weight.shape[0] == 0 and not is_shard) or weight.shape[1] != hidden.shape[-1]:
         raise ValueError(f"weight has shape {_shape(weight)}; allowed: [V, D], here [V >= 1, {hidden.shape[-1]}]")
     _check_device("weight", weight, hidden)
     if bias is not None:

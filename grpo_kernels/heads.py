@@ -8,12 +8,12 @@ from __future__ import annotations
 import contextlib
 import inspect
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, distributed, nn
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from .checks import LOGITS_DTYPES
@@ -41,7 +41,8 @@ class LMHead:
     """A head: ``logits = softcap(logit_scale * (hidden @ weight.T + bias))``.
 
     Attributes:
-        weight: [V, D], the model's own tensor: tied, trainable or frozen as it is there.
+        weight: [V, D], the model's own tensor: tied, trainable or frozen as it is there. Of a head that is sharded, and
+            frozen, all of it, gathered.
         bias: [V] or None.
         softcap: ``c`` of ``c * tanh(x / c)``, or None.
         logit_scale: what the product is multiplied with.
@@ -61,21 +62,22 @@ class LMHead:
 def find_lm_head(model: nn.Module) -> LMHead:
     """The head of a causal LM, as it is used now: of ``modules_to_save`` the active copy, if adapters are on.
 
-    Cheap: call it for every pass. That an architecture does nothing else to its logits is a matter for
+    Cheap: call it for every pass. Only a head that FSDP2 shards, as it does where ``fully_shard`` is called on the
+    whole model, costs something: it has to be frozen, and every call gathers it, on every rank (V D numbers received,
+    held as long as the result is; what the model's last forward pass left gathered around it is freed). Leave it out
+    of the sharding if it fits. That an architecture does nothing else to its logits is a matter for
     ``matches_model_logits``, once.
 
     Args:
         model: a transformers causal LM, or one wrapped by PEFT; its base may be quantised, its head may not.
 
     Raises:
-        UnsupportedHeadError: a ValueError. The head carries an adapter, is quantised, sharded, offloaded or no plain
-            ``torch.nn.Linear``, or the model adds prompt tokens of its own; the message names the module.
+        UnsupportedHeadError: a ValueError. The head carries an adapter, is quantised, sharded and trainable, offloaded
+            or no plain ``torch.nn.Linear``, or the model adds prompt tokens of its own; the message names the module.
     """
-    base = causal_lm(model)
-    name, module = _head_module(base)
-    _check_weight(name, module.weight)
-    softcap, logit_scale = _logit_options(getattr(base, "config", None))
-    return LMHead(module.weight, module.bias, softcap, logit_scale)
+    module = _checked_head(model)
+    softcap, logit_scale = _logit_options(getattr(causal_lm(model), "config", None))
+    return LMHead(_whole(module.weight), _whole(module.bias), softcap, logit_scale)
 
 
 def completion_hidden_states(
@@ -91,6 +93,10 @@ def completion_hidden_states(
 
     The backbone runs with whatever adapters are active, dropout and gradient checkpointing as the model has them.
     The last token predicts nothing that is wanted and is not run.
+
+    Modules around the backbone that FSDP2 shards (the whole model, if ``fully_shard`` was called on it) gather and free
+    their parameters as for a forward pass of theirs; nothing has to be registered. FSDP2 takes the first module that
+    runs for its root: the outermost one is it here, too, so that this and the model's own forward may alternate.
 
     Args:
         model: as for ``find_lm_head``.
@@ -113,15 +119,15 @@ def completion_hidden_states(
             f"completion_length is {completion_length}; allowed: 1 to {input_ids.shape[1] - 1}, "
             "one less than the tokens of input_ids: each is predicted by the one before it"
         )
-    dtype = find_lm_head(model).weight.dtype
+    dtype = _checked_head(model).weight.dtype
     if position_ids is None:
         position_ids = (attention_mask.cumsum(-1) - 1).clamp(min=0)[:, -input_ids.shape[1] :]
     backbone = _backbone(causal_lm(model))
     if "position_ids" in inspect.signature(backbone.forward).parameters:
         options["position_ids"] = position_ids[:, :-1]
     options.setdefault("use_cache", False)
-    output = backbone(input_ids=input_ids[:, :-1], attention_mask=attention_mask[:, :-1], **options)
-    hidden = output.last_hidden_state
+    options.update(input_ids=input_ids[:, :-1], attention_mask=attention_mask[:, :-1])
+    hidden = _last_hidden_state(model, backbone, options)
     if hidden.shape[1] != completion_length:
         hidden = hidden[:, -completion_length:]
     return hidden.to(dtype)
@@ -153,7 +159,7 @@ def matches_model_logits(model: nn.Module) -> bool:
         factor = PROBE_PEAK / peak if 0 < peak < math.inf else 1.0
         hook = module.register_forward_hook(lambda _module, _inputs, output: output * factor)
         try:
-            logits = base(input_ids=ids, attention_mask=mask, use_cache=False).logits
+            logits = model(input_ids=ids, attention_mask=mask, use_cache=False).logits
         finally:
             hook.remove()
     expected = head.logit_scale * factor * product
@@ -221,13 +227,66 @@ def _active_copy(module: Any) -> Any:
     return copies[active[0]]
 
 
+def _checked_head(model: nn.Module) -> nn.Linear:
+    """The head's layer, whose weight and bias are usable, once they are whole."""
+    name, module = _head_module(causal_lm(model))
+    if not hasattr(module.weight, "full_tensor"):
+        # What FSDP2 has gathered for a forward pass it frees when it chooses.
+        for outer in _sharded_around(model, module):
+            outer.reshard()
+    for part, tensor in (("weight", module.weight), ("bias", module.bias)):
+        if hasattr(tensor, "full_tensor") and tensor.requires_grad:
+            raise UnsupportedHeadError(
+                f"{name}.{part} is a DTensor, of which this rank holds a shard, and trainable: freeze it, leave {name} "
+                f"out of the sharding (fully_shard the layers and the backbone, not the whole model), {INSTEAD}"
+            )
+    _check_weight(name, module.weight)
+    return module
+
+
+def _whole(tensor: Any) -> Any:
+    """A tensor with all its shards, wherever they are."""
+    return tensor.detach().full_tensor() if hasattr(tensor, "full_tensor") else tensor
+
+
+def _sharded_around(model: nn.Module, inner: nn.Module) -> list[Any]:
+    """The modules that FSDP2 has sharded and ``inner`` is a part of, the outermost first."""
+    if not (distributed.is_available() and distributed.is_initialized()):
+        return []
+    from torch.distributed.fsdp import FSDPModule
+
+    return [
+        module for module in model.modules()
+        if isinstance(module, FSDPModule) and module is not inner and any(part is inner for part in module.modules())
+    ]  # fmt: skip
+
+
+def _last_hidden_state(model: nn.Module, backbone: nn.Module, options: dict[str, Any]) -> Tensor:
+    """What the backbone ends in, run inside the modules around it that FSDP2 shards."""
+
+    def run() -> Tensor:
+        return backbone(**options).last_hidden_state
+
+    for outer in reversed(_sharded_around(model, backbone)):
+        run = _as_forward_of(outer, run)
+    return run()
+
+
+def _as_forward_of(module: Any, function: Callable[[], Tensor]) -> Callable[[], Tensor]:
+    """The function between what FSDP2 does before and after a forward pass of the module."""
+    from torch.distributed.fsdp import register_fsdp_forward_method
+
+    name = "_grpo_kernels_forward"
+    setattr(module, name, function)
+    try:
+        register_fsdp_forward_method(module, name)
+        return getattr(module, name)
+    finally:
+        delattr(module, name)
+
+
 def _check_weight(name: str, weight: Tensor) -> None:
-    """A whole, dense [V, D] of floating point numbers."""
-    if hasattr(weight, "full_tensor"):
-        raise UnsupportedHeadError(
-            f"{name}.weight is a DTensor, of which this rank holds a shard: leave {name} out of the sharding "
-            f"(fully_shard the layers and the backbone, not the whole model), {INSTEAD}"
-        )
+    """A dense [V, D] of floating point numbers, whole or sharded as a DTensor."""
     if weight.numel() == 0 or weight.dim() != 2:
         raise UnsupportedHeadError(
             f"{name}.weight has shape {list(weight.shape)} here, a shard of a partitioned weight: gather it around "
@@ -235,7 +294,8 @@ def _check_weight(name: str, weight: Tensor) -> None:
         )
     if weight.is_meta:
         raise UnsupportedHeadError(f"{name}.weight is on the meta device (offloaded): keep it on a device, {INSTEAD}")
-    if weight.dtype not in LOGITS_DTYPES or is_traceable_wrapper_subclass(weight):
+    is_sharded = hasattr(weight, "full_tensor")
+    if weight.dtype not in LOGITS_DTYPES or (is_traceable_wrapper_subclass(weight) and not is_sharded):
         raise UnsupportedHeadError(
             f"{name}.weight is a quantised {type(weight).__name__} of {weight.dtype}: keep it out of the "
             f"quantisation, {INSTEAD}"

@@ -18,6 +18,7 @@ from torch import Tensor
 from .backend import TRITON_DEVICES
 from .config import GRPOLossConfig
 from .torch_rows import RowLoss, RowStats, compute_dtype
+from .vocab_parallel import VocabShard
 
 # Columns of a half-precision head that are converted at a time where the device cannot multiply into float32.
 CONVERTED_COLUMNS = 8192
@@ -31,13 +32,15 @@ ROW_MULTIPLE = 64
 class Head(NamedTuple):
     """An lm_head: ``logits = softcap(logit_scale * (hidden @ weight.T + bias))``.
 
-    weight: [V, D]; bias: [V] or None; softcap: ``c * tanh(x / c)`` with c = softcap, or 0 for none.
+    weight: [V, D]; bias: [V] or None; softcap: ``c * tanh(x / c)`` with c = softcap, or 0 for none; shard: which part
+    of a vocabulary spread over processes these V are, or None.
     """
 
     weight: Tensor
     bias: Tensor | None
     softcap: float
     logit_scale: float
+    shard: VocabShard | None = None
 
 
 class HeadGrads(NamedTuple):
@@ -114,15 +117,17 @@ class LogitsBuffer:
         return out
 
 
-def hidden_grad(grad: Tensor, weight: Tensor) -> Tensor:
-    """``grad @ weight``, [n, D], from [n, V]: accumulated in float32, in the dtype of the weight."""
+def hidden_grad(grad: Tensor, weight: Tensor, dtype: torch.dtype) -> Tensor:
+    """``grad @ weight``, [n, D], from [n, V]: accumulated in float32, returned in ``dtype``."""
     if grad.dtype == weight.dtype:
-        return grad @ weight
+        if grad.is_cuda and dtype != grad.dtype:
+            return torch.mm(grad, weight, out_dtype=dtype)
+        return (grad @ weight).to(dtype)
     total = grad.new_zeros(grad.shape[0], weight.shape[1])
     for start in range(0, weight.shape[0], CONVERTED_COLUMNS):
         part = slice(start, start + CONVERTED_COLUMNS)
         torch.addmm(total, grad[:, part], weight[part].to(grad.dtype), out=total)
-    return total.to(weight.dtype)
+    return total.to(dtype)
 
 
 def add_product_(total: Tensor, grad: Tensor, hidden: Tensor) -> None:
@@ -144,7 +149,9 @@ class GradAccumulator:
     def __init__(self, hidden: Tensor, head: Head, wanted: tuple[bool, bool, bool]) -> None:
         wide = compute_dtype(hidden)
         self.head = head
-        self.hidden = torch.zeros_like(hidden) if wanted[0] else None
+        self.dtype = hidden.dtype
+        # Parts of a sum over processes are not rounded before they are added.
+        self.hidden = torch.zeros_like(hidden, dtype=wide if head.shard else hidden.dtype) if wanted[0] else None
         self.weight = torch.zeros_like(head.weight, dtype=wide) if wanted[1] else None
         self.bias = None
         if wanted[2]:
@@ -158,7 +165,7 @@ class GradAccumulator:
     def add(self, rows: Tensor, hidden: Tensor, grad: Tensor) -> None:
         """The gradient of the logits [n, V] of ``hidden`` [n, D], which are ``rows`` of all hidden states."""
         if self.hidden is not None:
-            self.hidden.index_copy_(0, rows, hidden_grad(grad, self.head.weight))
+            self.hidden.index_copy_(0, rows, hidden_grad(grad, self.head.weight, self.hidden.dtype))
         if self.weight is not None:
             add_product_(self.weight, grad, hidden)
         if self.bias is not None:
@@ -171,7 +178,10 @@ class GradAccumulator:
         if self.bias is not None:
             assert self.head.bias is not None
             bias = self.bias.to(self.head.bias.dtype)
-        return HeadGrads(self.hidden, weight, bias)
+        hidden = self.hidden
+        if hidden is not None and self.head.shard is not None:
+            hidden = self.head.shard.sum_(hidden).to(self.dtype)
+        return HeadGrads(hidden, weight, bias)
 
 
 # A row operation takes a chunk's logits [n, V], memory for their gradient (None: not wanted) and its place among the

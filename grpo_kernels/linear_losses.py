@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
@@ -35,6 +36,10 @@ from .losses import (
 from .objective import TokenLoss, entropy_weights, per_token_loss, row_weights, total_loss
 from .rows import needed_rows
 from .torch_rows import compute_dtype
+from .vocab_parallel import VocabShard, agreed_shard, local_head
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
 
 
 def linear_grpo_loss(
@@ -58,6 +63,7 @@ def linear_grpo_loss(
     all_metrics: bool = False,
     chunk_bytes: int | None = None,
     round_logits: bool = False,
+    process_group: ProcessGroup | None = None,
     backend: str | None = None,
     config: GRPOLossConfig = GRPOLossConfig(),  # noqa: B008 (frozen)
 ) -> GRPOLossOutput:
@@ -81,12 +87,19 @@ def linear_grpo_loss(
             suits the device.
         round_logits: round the logits to the dtype of ``hidden`` on their way to the log-sum-exp, as a model's own head
             does: less memory traffic, less exact log-probabilities. By default they stay float32.
+        process_group: the processes that hold the vocabulary together: ``weight`` (and ``bias``) are this one's
+            consecutive rows of it, those of the ranks one after the other, of any sizes. All other arguments are the
+            same on every rank, and so are the results and the gradient of ``hidden``; a weight that is trained gets
+            the gradient of its rows. Backward communicates too where a weight is trained and the objective needs the
+            whole sequence: run it on every rank. A DTensor sharded on dimension 0 of a 1-d mesh says the same by
+            itself.
         completion_ids and the others: as for ``grpo_loss``. With ``cu_seqlens`` hidden is [N, D].
 
     Raises:
         TypeError, ValueError: an argument has a wrong type, shape, dtype, device or value; the message names it.
     """
-    check_head(hidden, weight, bias, softcap, logit_scale, chunk_bytes, round_logits)
+    weight, bias, group = local_head(weight, bias, process_group)
+    check_head(hidden, weight, bias, softcap, logit_scale, chunk_bytes, round_logits, is_shard=group is not None)
     given = TokenArguments(
         completion_ids, advantages, completion_mask, old_logps, ref_logps, token_weights, temperatures
     )
@@ -100,14 +113,19 @@ def linear_grpo_loss(
     backend = choose_backend(backend, hidden)
     tokens = prepare_tokens(given, cu_seqlens, max_seqlen, compute_dtype(hidden), config)
     num_items_in_batch = as_number(num_items_in_batch, tokens.mask)
+    head = HeadPass(weight, bias, softcap or 0.0, logit_scale, chunk_bytes, round_logits, backend)
+    if group is not None:
+        count = num_items_in_batch if isinstance(num_items_in_batch, Tensor) else None
+        exact, near = (given.ids, given.mask, cu_seqlens), (given.advantages, *given[3:], count)
+        options = (config, all_metrics, None if count is not None else num_items_in_batch)
+        head = head.shared(group, (hidden, ref_hidden), exact, near, options)
     check_values(
-        given.ids, "completion_ids", weight.shape[0], given.mask, tokens.advantages, num_items_in_batch, temperatures
+        given.ids, "completion_ids", head.vocabulary, given.mask, tokens.advantages, num_items_in_batch, temperatures
     )
     if cu_seqlens is not None:
         hidden = hidden.unsqueeze(0)
         ref_hidden = None if ref_hidden is None else ref_hidden.unsqueeze(0)
-    needed = tokens.active if all_metrics else needed_rows(tokens, config)
-    head = HeadPass(weight, bias, softcap or 0.0, logit_scale, chunk_bytes, round_logits, backend)
+    needed = head.agreed(tokens.active if all_metrics else needed_rows(tokens, config))
     if backend == "eager":
         raise ValueError("backend is 'eager'; allowed: torch, triton (for eager, pass the logits to grpo_loss)")
     if ref_hidden is not None:
@@ -135,6 +153,8 @@ def linear_token_logps(
     logit_scale: float = 1.0,
     chunk_bytes: int | None = None,
     round_logits: bool = False,
+    tiled: bool | None = False,
+    process_group: ProcessGroup | None = None,
     backend: str | None = None,
 ) -> Tensor | tuple[Tensor, Tensor]:
     """``token_logps`` of the logits ``softcap(logit_scale * (hidden @ weight.T + bias))``, which are never held whole.
@@ -146,6 +166,11 @@ def linear_token_logps(
         hidden: [B, T, D] (or [N, D]); weight: [V, D]; ids: [B, T] (or [N]); the head as for ``linear_grpo_loss``;
             the temperature as for ``token_logps``.
         mask: [B, T], the tokens to compute; the others give 0. None means all.
+        tiled: True: one kernel in which the logits exist in registers only, without a gradient (old and reference
+            passes). Its sums run in another order than those of ``linear_grpo_loss``, so that an on-policy ratio is 1
+            within rounding, not exactly: hence False by default. None: the faster of the two, as measured once per
+            GPU and head; where there is nothing to measure on, tiled for half precision up to 2048 dimensions.
+        process_group: as for ``linear_grpo_loss``; backward communicates too, so that it has to run on every rank.
 
     Returns:
         logps [B, T], or ``(logps, entropy)``; float32 (float64 for float64 hidden states).
@@ -153,20 +178,27 @@ def linear_token_logps(
     Raises:
         TypeError, ValueError: an argument has a wrong type, shape, dtype, device or value; the message names it.
     """
-    check_head(hidden, weight, bias, softcap, logit_scale, chunk_bytes, round_logits)
+    weight, bias, group = local_head(weight, bias, process_group)
+    check_head(hidden, weight, bias, softcap, logit_scale, chunk_bytes, round_logits, is_shard=group is not None)
     packed = hidden.dim() == 2
     check_logits_and_ids(hidden, ids, "ids", "hidden", "D", packed)
     check_temperature(temperature, ids)
     backend = choose_backend(backend, hidden)
     temperatures = temperature if isinstance(temperature, Tensor) else None
-    check_values(ids, "ids", weight.shape[0], mask, temperatures=temperatures)
+    head = HeadPass(weight, bias, softcap or 0.0, logit_scale, chunk_bytes, round_logits, backend)
+    if group is not None:
+        options = (return_entropy, temperature if temperatures is None else None)
+        head = head.shared(group, (hidden,), (ids, mask), (temperatures,), options)
+    check_values(ids, "ids", head.vocabulary, mask, temperatures=temperatures)
     needed = torch.ones_like(ids, dtype=torch.bool) if mask is None else mask != 0
     ids = ids.to(torch.int64).masked_fill(~needed, 0)
     if packed:
         hidden, ids, needed = hidden.unsqueeze(0), ids.unsqueeze(0), needed.unsqueeze(0)
-    head = HeadPass(weight, bias, softcap or 0.0, logit_scale, chunk_bytes, round_logits, backend)
     temperature = row_temperature(temperature, ids, compute_dtype(hidden))
-    logps, entropy = _logps(hidden, head, ids, needed, temperature, return_entropy)
+    if takes_tiles(tiled, hidden, head):
+        logps, entropy = tiled_logps(hidden, head, ids, needed, temperature)
+    else:
+        logps, entropy = _logps(hidden, head, ids, needed, temperature, return_entropy)
     if packed:
         logps, entropy = logps.squeeze(0), entropy.squeeze(0)
     return (logps, entropy) if return_entropy else logps
@@ -182,6 +214,37 @@ class HeadPass(NamedTuple):
     chunk_bytes: int | None
     round_logits: bool
     backend: str
+    shard: VocabShard | None = None
+
+    @property
+    def vocabulary(self) -> int:
+        """The number of tokens, those of other processes included."""
+        return self.weight.shape[0] if self.shard is None else self.shard.vocabulary
+
+    def shared(
+        self,
+        group: ProcessGroup,
+        states: Sequence[Tensor | None],
+        exact: Sequence[Tensor | None],
+        near: Sequence[Tensor | None],
+        options: object,
+    ) -> HeadPass:
+        """The head as a slice of one that the group holds; ``agreed_shard`` names the arguments."""
+        if self.backend == "eager":
+            raise ValueError("backend is 'eager', but the head is spread over processes; allowed there: torch, triton")
+        if torch.compiler.is_compiling():
+            raise ValueError(
+                "process_group is given under torch.compile; allowed there: None (call this function outside the "
+                "compiled one)"
+            )
+        assert states[0] is not None
+        own = (self.chunk_bytes, self.round_logits, float(self.softcap), float(self.logit_scale))
+        options = (self.wanted(states[0]), own, options)
+        return self._replace(shard=agreed_shard(group, self.weight, states, exact, near, options))
+
+    def agreed(self, needed: Tensor) -> Tensor:
+        """The rows that any process of the group needs."""
+        return needed if self.shard is None else self.shard.any(needed)
 
     def wanted(self, hidden: Tensor) -> list[bool]:
         """Whether hidden states, weight and bias need a gradient."""
@@ -191,10 +254,61 @@ class HeadPass(NamedTuple):
     def rows(self, hidden: Tensor) -> int:
         """Rows of a chunk."""
         with_grad = any(self.wanted(hidden))
-        return chunk_rows(hidden, self.weight.shape[0], with_grad, self.chunk_bytes, self.round_logits)
+        # As many on every process, however many columns each has: they reduce chunk by chunk.
+        columns = self.weight.shape[0] if self.shard is None else self.shard.most_columns
+        return chunk_rows(hidden, columns, with_grad, self.chunk_bytes, self.round_logits)
 
     def numbers(self) -> Tensor:
         return ops.number_tensor(self.softcap, self.logit_scale)
+
+
+def takes_tiles(tiled: bool | None, hidden: Tensor, head: HeadPass) -> bool:
+    """Whether ``tiled_logps`` is to be used; raises ValueError if it is asked for and cannot be."""
+    if tiled not in (True, False, None):
+        raise TypeError(f"tiled is {tiled!r}; allowed: True, False, None")
+    obstacles = {
+        f"the backend is {head.backend}, not triton": head.backend != "triton",
+        "a gradient is needed": any(head.wanted(hidden)),
+        "torch.compile is tracing": torch.compiler.is_compiling(),
+        "round_logits is True": head.round_logits,
+        "the head is spread over processes": head.shard is not None,
+    }
+    found = [reason for reason, is_there in obstacles.items() if is_there]
+    if tiled and found:
+        raise ValueError(f"tiled is True, but {found[0]}; allowed there: False, None")
+    if tiled is not None or found:
+        return bool(tiled)
+    from .kernels.tiled import prefers_tiled
+
+    def chunked(rows: Tensor) -> object:
+        ids = torch.zeros(1, rows.shape[0], dtype=torch.int64, device=rows.device)
+        return _logps(rows.unsqueeze(0), head, ids, ids == 0, ops.number_tensor(1.0)[0], False)
+
+    return prefers_tiled(hidden.flatten(0, 1), head.weight, chunked)
+
+
+def tiled_logps(
+    hidden: Tensor, head: HeadPass, ids: Tensor, needed: Tensor, temperature: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Log-probabilities and entropies [B, T] by the tiled kernel; 0 where they are not needed."""
+    from .kernels.launch import HeadTransform
+    from .kernels.tiled import tiled_token_stats
+
+    rows = needed.flatten().nonzero().squeeze(-1)
+    row_temperature = ops.as_temperature(temperature)
+    if isinstance(row_temperature, Tensor):
+        row_temperature = row_temperature.flatten()[rows]
+    stats = tiled_token_stats(
+        hidden.detach().flatten(0, 1).index_select(0, rows),
+        head.weight.detach(),
+        head.bias,
+        ids.flatten()[rows],
+        row_temperature,
+        HeadTransform(head.softcap, head.logit_scale),
+    )
+    logps, entropy = torch.zeros(2, ids.numel(), device=ids.device).unbind()
+    logps[rows], entropy[rows] = stats.logps, stats.entropy
+    return logps.view(ids.shape), entropy.view(ids.shape)
 
 
 def _by_rows(
@@ -229,6 +343,7 @@ def _by_rows(
         head.round_logits,
         head.wanted(hidden),
         *options,
+        head.shard,
     )
     return row_results(losses / scale, kl, ratio, logps, entropy, tokens)
 
@@ -285,5 +400,5 @@ def _logps(
     function = KeptLogps if keeps_derivative else RecomputedLogps
     return function.apply(
         hidden, head.weight, head.bias, ids, needed, temperature, head.numbers(), head.rows(hidden), head.round_logits,
-        wanted, head.backend,
+        wanted, head.backend, head.shard,
     )  # fmt: skip

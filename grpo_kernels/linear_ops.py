@@ -13,6 +13,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from .linear import Head, HeadGrads, chunk_memory, logp_chunks, loss_chunks
 from .ops import as_temperature, fake_rows, full_precision, implementation, refuse_second_derivatives, row_config
 from .torch_rows import compute_dtype
+from .vocab_parallel import ShardedRows, VocabShard
 
 # Gradients are computed in the forward pass: those of hidden, weight and bias that are wanted; the others are empty.
 _LINEAR_LOSS_SCHEMA = (
@@ -34,20 +35,21 @@ _LINEAR_LOGPS_SCHEMA = (
 @full_precision
 def run_linear_grpo_rows(
     hidden, weight, bias, ids, needed, advantages, old, ref, token_weights, weights, entropy_weights, temperatures,
-    numbers, head_numbers, chunk_rows, round_logits, wanted, backend, *options,
+    numbers, head_numbers, chunk_rows, round_logits, wanted, backend, loss_type, kl_estimator, use_bias_correction_kl,
+    shard=None,
 ):  # fmt: skip
     """``grpo_rows`` from hidden states [B, T, D] and a head; ``needed`` [B, T] are the rows to compute."""
     vectors = (advantages, old, ref, token_weights, weights, entropy_weights, temperatures)
     stats, row_loss, grads = loss_chunks(
         hidden.reshape(-1, hidden.shape[-1]),
-        Head(weight, bias, *head_numbers.tolist()),
+        _head(weight, bias, head_numbers, shard),
         ids.flatten(),
         needed.flatten(),
         [None if vector is None else vector.flatten() for vector in vectors],
-        row_config(numbers, *options),
+        row_config(numbers, loss_type, kl_estimator, use_bias_correction_kl),
         chunk_memory(hidden, chunk_rows, round_logits),
         wanted,
-        implementation(backend),
+        _row_operations(backend, shard),
     )
     rows = (row_loss.loss, row_loss.kl, row_loss.ratio, stats.logps, stats.entropy)
     return (*(values.view(ids.shape) for values in rows), *_present(grads, hidden))
@@ -56,12 +58,12 @@ def run_linear_grpo_rows(
 @full_precision
 def run_linear_token_logps(
     hidden, weight, bias, ids, needed, grad_logps, grad_entropy, temperature, head_numbers, chunk_rows, round_logits,
-    wanted, backend,
+    wanted, backend, shard=None,
 ):  # fmt: skip
     """Log-probabilities and entropies from hidden states [B, T, D], and the gradients of their weighted sum."""
     stats, grads = logp_chunks(
         hidden.reshape(-1, hidden.shape[-1]),
-        Head(weight, bias, *head_numbers.tolist()),
+        _head(weight, bias, head_numbers, shard),
         ids.flatten(),
         needed.flatten(),
         None if grad_logps is None else grad_logps.flatten(),
@@ -69,9 +71,18 @@ def run_linear_token_logps(
         as_temperature(temperature.flatten() if temperature.dim() else temperature),
         chunk_memory(hidden, chunk_rows, round_logits),
         wanted,
-        implementation(backend),
+        _row_operations(backend, shard),
     )
     return stats.logps.view(ids.shape), stats.entropy.view(ids.shape), *_present(grads, hidden)
+
+
+def _head(weight: Tensor, bias: Tensor | None, head_numbers: Tensor, shard: VocabShard | None) -> Head:
+    softcap, logit_scale = head_numbers.tolist()
+    return Head(weight, bias, softcap, logit_scale, shard)
+
+
+def _row_operations(backend: str, shard: VocabShard | None):
+    return implementation(backend) if shard is None else ShardedRows(shard, backend)
 
 
 def _present(grads: HeadGrads, hidden: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -114,12 +125,17 @@ def _is_traced(hidden: Tensor) -> bool:
     return torch.compiler.is_compiling() or isinstance(hidden, FakeTensor)
 
 
+# The last argument is a VocabShard or None: None where something is traced, and no part of the operators.
 def _grpo_rows(hidden: Tensor, *arguments):
-    return (linear_grpo_rows if _is_traced(hidden) else run_linear_grpo_rows)(hidden, *arguments)
+    if _is_traced(hidden):
+        return linear_grpo_rows(hidden, *arguments[:-1])
+    return run_linear_grpo_rows(hidden, *arguments)
 
 
 def _token_logps(hidden: Tensor, *arguments):
-    return (linear_token_logps if _is_traced(hidden) else run_linear_token_logps)(hidden, *arguments)
+    if _is_traced(hidden):
+        return linear_token_logps(hidden, *arguments[:-1])
+    return run_linear_token_logps(hidden, *arguments)
 
 
 class LinearRows(torch.autograd.Function):
@@ -141,7 +157,7 @@ class LinearRows(torch.autograd.Function):
         grads = [
             _scaled(grad, scale) if want else None for grad, want in zip(ctx.saved_tensors, ctx.wanted, strict=True)
         ]
-        return *grads, *[None] * 18
+        return *grads, *[None] * 19
 
 
 class KeptLogps(torch.autograd.Function):
@@ -161,7 +177,7 @@ class KeptLogps(torch.autograd.Function):
     def backward(ctx, grad_logps, _):
         refuse_second_derivatives()
         (derivative,) = ctx.saved_tensors
-        return _scaled(derivative, grad_logps.unsqueeze(-1)), *[None] * 10
+        return _scaled(derivative, grad_logps.unsqueeze(-1)), *[None] * 11
 
 
 class RecomputedLogps(torch.autograd.Function):
@@ -169,9 +185,9 @@ class RecomputedLogps(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, hidden, weight, bias, ids, needed, temperature, numbers, *options):
-        *memory, wanted, backend = options
+        *memory, wanted, backend, shard = options
         logps, entropy, *_ = _token_logps(
-            hidden, weight, bias, ids, needed, None, None, temperature, numbers, *memory, [False] * 3, backend
+            hidden, weight, bias, ids, needed, None, None, temperature, numbers, *memory, [False] * 3, backend, shard
         )
         ctx.save_for_backward(hidden, weight, bias, ids, needed, temperature, numbers)
         ctx.wanted, ctx.options = wanted, options
@@ -182,10 +198,13 @@ class RecomputedLogps(torch.autograd.Function):
         refuse_second_derivatives()
         hidden, weight, bias, ids, needed, temperature, numbers = ctx.saved_tensors
         needed = needed & ((grad_logps != 0) | (grad_entropy != 0))
+        shard = ctx.options[-1]
+        if shard is not None:
+            needed = shard.any(needed)
         _, _, *grads = _token_logps(
             hidden, weight, bias, ids, needed, grad_logps, grad_entropy, temperature, numbers, *ctx.options
         )
-        return *(grad if want else None for grad, want in zip(grads, ctx.wanted, strict=True)), *[None] * 8
+        return *(grad if want else None for grad, want in zip(grads, ctx.wanted, strict=True)), *[None] * 9
 
 
 def _scaled(grad: Tensor, scale: Tensor) -> Tensor:

@@ -89,7 +89,7 @@ def grpo_rows(
     vectors = (advantages, old_logps, ref_logps, token_weights, weights, entropy_weights, temperatures)
     if not overwrite_logits:
         stats = token_stats(logits, ids, active, config.temperature if temperatures is None else temperatures)
-        row_loss = _objective(stats, vectors, config)
+        row_loss = row_objective(stats, vectors, config)
         defaults = (0.0, 0.0, 0.0, 1.0)
         return stats, RowLoss(*(v.masked_fill(~active, d) for v, d in zip(row_loss, defaults, strict=True)))
 
@@ -172,6 +172,50 @@ def logp_rows_(
     return stats
 
 
+def stats_rows(
+    values: Tensor, ids: Tensor, temperature: float | Tensor, softcap: float, logit_scale: float
+) -> RowStats:
+    """``logp_rows_`` without a gradient, of logits [n, V] that stay as they are."""
+    stats = _empty(RowStats, ids.shape, values)
+    for rows in _row_slices(values):
+        block = values[rows].to(compute_dtype(values), copy=True)
+        block_temperature = temperature[rows] if isinstance(temperature, Tensor) else temperature
+        _store(stats, rows, logp_rows_(block, ids[rows], None, None, block_temperature, softcap, logit_scale, None))
+    return stats
+
+
+def grad_rows_(
+    values: Tensor,
+    ids: Tensor,
+    stats: RowStats,
+    grad_logps: Tensor,
+    grad_entropy: Tensor | None,
+    temperature: float | Tensor,
+    softcap: float,
+    logit_scale: float,
+    out: Tensor,
+) -> None:
+    """The gradient that ``logp_rows_`` writes, from statistics [n] that may cover more columns than these [n, V].
+
+    A target of -1 is none of these columns. The logits are used up.
+    """
+    scratch = _scratch(values)
+    for rows in _row_slices(values):
+        block, targets = values[rows].to(scratch.dtype), ids[rows].unsqueeze(-1)
+        block_stats = RowStats(*(field[rows] for field in stats))
+        row_temperature = _row_temperature(temperature, rows)
+        slope = apply_head_(block, softcap, logit_scale, with_slope=True)
+        _shift_(block, row_temperature, block_stats.peak.unsqueeze(-1))
+        exps = torch.exp(block, out=scratch[: block.shape[0]])
+        # -p in place of 1 - p at a column makes it one like the others.
+        columns = targets.clamp(min=0)
+        like_others = -exps.gather(-1, columns).squeeze(-1) / block_stats.total
+        block_stats = block_stats._replace(miss=torch.where(ids[rows] < 0, like_others, block_stats.miss))
+        grad_h = None if grad_entropy is None else grad_entropy[rows]
+        _block_grad(exps, block, columns, block_stats, grad_logps[rows], grad_h, row_temperature, out=block)
+        _write(out[rows], block if slope is None else block.mul_(slope))
+
+
 def apply_head_(values: Tensor, softcap: float, logit_scale: float, with_slope: bool) -> Tensor | float | None:
     """Raw logits to ``softcap * tanh(logit_scale * x / softcap)`` in place; returns the derivative, None for 1."""
     if softcap == 0.0:
@@ -198,7 +242,7 @@ def _fused_block_(
     peak = _shift_(values, temperature)
     targets = ids.unsqueeze(-1)
     stats, exps = _block_stats(values, targets, peak, scratch, keep_shifted=vectors[5] is not None)
-    row_loss = _objective(stats, vectors, config)
+    row_loss = row_objective(stats, vectors, config)
     if with_grad:
         entropy_weights = vectors[5]
         grad_entropy = None if entropy_weights is None else -entropy_weights
@@ -206,7 +250,7 @@ def _fused_block_(
     return stats, row_loss
 
 
-def _objective(stats: RowStats, vectors: Sequence[Tensor | None], config: GRPOLossConfig) -> RowLoss:
+def row_objective(stats: RowStats, vectors: Sequence[Tensor | None], config: GRPOLossConfig) -> RowLoss:
     """Loss, derivative, KL and ratio from the statistics and ``grpo_rows``' vectors, all of one shape."""
     advantages, old_logps, ref_logps, token_weights, weights, entropy_weights, _ = vectors
     assert advantages is not None and weights is not None

@@ -211,16 +211,37 @@ def logp_rows_(
     out: Tensor | None,
 ) -> RowStats:
     """Statistics of raw logits [n, V], with the gradient of what is asked in ``out``; see ``torch_rows.logp_rows_``."""
-    transform = HeadTransform(softcap, logit_scale)
-    logits = values.unsqueeze(0)
-    stats = token_stats(logits, ids, torch.ones_like(ids, dtype=torch.bool), temperature, transform)
+    stats = stats_rows(values, ids, temperature, softcap, logit_scale)
     if out is not None:
         assert grad_logps is not None
-        row_grad(
-            logits, ids, stats.peak, stats.total, stats.miss, stats.entropy, grad_logps, grad_entropy, temperature,
-            out=out.unsqueeze(0), transform=transform,
-        )  # fmt: skip
+        grad_rows_(values, ids, stats, grad_logps, grad_entropy, temperature, softcap, logit_scale, out)
     return stats
+
+
+def stats_rows(
+    values: Tensor, ids: Tensor, temperature: float | Tensor, softcap: float, logit_scale: float
+) -> RowStats:
+    """Statistics of raw logits [n, V]; see ``torch_rows.stats_rows``."""
+    active = torch.ones_like(ids, dtype=torch.bool)
+    return token_stats(values.unsqueeze(0), ids, active, temperature, HeadTransform(softcap, logit_scale))
+
+
+def grad_rows_(
+    values: Tensor,
+    ids: Tensor,
+    stats: RowStats,
+    grad_logps: Tensor,
+    grad_entropy: Tensor | None,
+    temperature: float | Tensor,
+    softcap: float,
+    logit_scale: float,
+    out: Tensor,
+) -> None:
+    """The gradient of raw logits [n, V], from statistics of more columns; see ``torch_rows.grad_rows_``."""
+    row_grad(
+        values.unsqueeze(0), ids, stats.peak, stats.total, stats.miss, stats.entropy, grad_logps, grad_entropy,
+        temperature, out=out.unsqueeze(0), transform=HeadTransform(softcap, logit_scale),
+    )  # fmt: skip
 
 
 def scale_rows(grad: Tensor, scale: Tensor) -> None:
@@ -251,14 +272,22 @@ def _scales(temperature: float | Tensor, transform: HeadTransform) -> tuple[Tens
     softcap, logit_scale = transform
     cap = (softcap, logit_scale / softcap if softcap else 0.0)
     if isinstance(temperature, Tensor):
-        exact = temperature.flatten().double() / (1.0 if softcap else logit_scale)
-        scale = math.log2(math.e) / exact
-        scale_hi = scale.float()
-        return torch.stack((exact.float(), scale_hi, (scale - scale_hi).float()), dim=1), (1.0, 1.0, 0.0, *cap)
+        scales = row_scales_of(temperature, transform, temperature.numel(), temperature.device)
+        return scales, (1.0, 1.0, 0.0, *cap)
     exact_number = temperature / (1.0 if softcap else logit_scale)
     number = math.log2(math.e) / exact_number
     number_hi = ctypes.c_float(number).value
     return None, (exact_number, number_hi, number - number_hi, *cap)
+
+
+def row_scales_of(temperature: float | Tensor, transform: HeadTransform, rows: int, device: torch.device) -> Tensor:
+    """T and the two parts of ``log2(e) / T`` of every row, [rows, 3]."""
+    softcap, logit_scale = transform
+    exact = torch.as_tensor(temperature, dtype=torch.float64, device=device).flatten().expand(rows)
+    exact = exact / (1.0 if softcap else logit_scale)
+    scale = math.log2(math.e) / exact
+    scale_hi = scale.float()
+    return torch.stack((exact.float(), scale_hi, (scale - scale_hi).float()), dim=1)
 
 
 def _constants(*tensors: Tensor, transform: HeadTransform) -> dict:

@@ -16,10 +16,13 @@ from triton.compiler import ASTSource
 
 from grpo_kernels.kernels import kernels
 from grpo_kernels.kernels.launch import launch_settings
+from grpo_kernels.kernels.tiled import linear_stats_kernel, tile_settings
 
 TARGETS = [GPUTarget("cuda", capability, 32) for capability in (80, 86, 89, 90, 100, 120)]
 TARGETS.append(GPUTarget("hip", "gfx942", 64))
 VOCABULARY = 151936
+WIDTH = 2048
+ODD_WIDTH = 577
 POINTER_TYPES = {"ids_ptr": "*i64", "active_ptr": "*i1"}
 CUOBJDUMP = pathlib.Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
 
@@ -68,17 +71,43 @@ def cases():
         yield kernels.grpo_kernel, grpo_constants(), "bf16", vocabulary, TARGETS[2]
 
 
-def compile_kernel(kernel, constants, dtype, vocabulary, target):
+def tiled_cases():
+    """``(constants, dtype, target)`` of the tiled kernel; the last one's rows begin anywhere."""
+    plain, everything = ({"D": WIDTH, "HAS_BIAS": has, "HAS_SOFTCAP": has} for has in (False, True))
+    variants = [(plain, "bf16"), (plain, "fp16"), (everything, "bf16"), (everything, "fp32")]
+    for (constants, dtype), target in itertools.product(variants, TARGETS):
+        yield constants, dtype, target
+    yield everything | {"D": ODD_WIDTH}, "fp32", TARGETS[2]
+
+
+def compile_rows(kernel, constants, dtype, vocabulary, target):
     """As ``launch`` would, with contiguous logits."""
     block, num_warps = launch_settings(vocabulary, target.warp_size, constants.get("HAS_SOFTCAP", False))
     constants = {"UNIT_STRIDE": True} | constants | {"V": vocabulary, "BLOCK": block}
+    return compile_kernel(kernel, constants, dtype, target, {"num_warps": num_warps}, aligned=())
+
+
+def compile_tiles(constants, dtype, target):
+    """As ``tiled_token_stats`` would."""
+    settings = tile_settings(4 if dtype == "fp32" else 2, target.warp_size)
+    blocks = {"BLOCK_M": settings.rows, "BLOCK_N": settings.columns, "BLOCK_K": settings.depth}
+    aligned = ["hidden_ptr", "weight_ptr"]
+    if constants["D"] % 16 == 0:
+        aligned += ["hidden_stride", "weight_stride"]
+    options = {"num_warps": settings.num_warps, "num_stages": settings.num_stages}
+    constants = constants | blocks | {"V": VOCABULARY}
+    return compile_kernel(linear_stats_kernel, constants, dtype, target, options, aligned)
+
+
+def compile_kernel(kernel, constants, dtype, target, options, aligned):
+    """``aligned`` are the arguments that are known to be multiples of 16."""
     signature = {}
     for parameter in kernel.params:
         name = parameter.name
         if name in constants:
             signature[name] = "constexpr"
-        elif name in ("logits_ptr", "out_ptr"):
-            signature[name] = "*" + dtype.split("->")[0 if name == "logits_ptr" else -1]
+        elif name in ("logits_ptr", "out_ptr", "hidden_ptr", "weight_ptr", "bias_ptr"):
+            signature[name] = "*" + dtype.split("->")[-1 if name == "out_ptr" else 0]
         elif name.endswith("_ptr"):
             signature[name] = POINTER_TYPES.get(name, "*fp32")
         else:
@@ -87,18 +116,32 @@ def compile_kernel(kernel, constants, dtype, vocabulary, target):
         fn=kernel,
         signature=signature,
         constexprs={(kernel.arg_names.index(name),): value for name, value in constants.items()},
+        attrs={(kernel.arg_names.index(name),): [["tt.divisibility", 16]] for name in aligned},
     )
-    return triton.compile(source, target=target, options={"num_warps": num_warps})
+    return triton.compile(source, target=target, options=options)
 
 
-def describe(kernel, constants, dtype, vocabulary, target):
+def describe_rows(kernel, constants, dtype, vocabulary, target):
     constants = constants | {"ALIGNED": vocabulary * (4 if dtype == "fp32" else 2) % 16 == 0}  # of both dtypes
-    compiled = compile_kernel(kernel, constants, dtype, vocabulary, target)
+    compiled = compile_rows(kernel, constants, dtype, vocabulary, target)
+    return describe(compiled, kernel, constants, dtype, target) | {"vocabulary": vocabulary}
+
+
+def describe_tiles(constants, dtype, target):
+    compiled = compile_tiles(constants, dtype, target)
+    found = describe(compiled, linear_stats_kernel, constants, dtype, target) | {"vocabulary": VOCABULARY}
+    assembly = compiled.asm["ptx" if target.backend == "cuda" else "amdgcn"]
+    return found | {
+        "uses_matrix_units": bool(re.search(r"\bwgmma|\btcgen05\.mma|\bmma\.sync|\bv_mfma", assembly)),
+        "widest_load": max(cuda_copies(assembly) if target.backend == "cuda" else amd_widths("global_load", assembly)),
+    }
+
+
+def describe(compiled, kernel, constants, dtype, target):
     found = {
         "kernel": kernel.__name__,
         "constants": constants,
         "dtype": dtype,
-        "vocabulary": vocabulary,
         "target": str(target.arch),
         "shared": compiled.metadata.shared,
     }
@@ -129,6 +172,11 @@ def cuda_widths(instruction, ptx):
     return sorted({int(count or 1) * int(bits) // 8 for count, bits in found})
 
 
+def cuda_copies(ptx):
+    """Bytes of the asynchronous copies to shared memory."""
+    return {int(size, 16) for size in re.findall(r"cp\.async\.c\S+ .*?, 0x([0-9a-f]+)", ptx)}
+
+
 def amd_resources(compiled):
     assembly = compiled.asm["amdgcn"]
     numbers = {
@@ -149,4 +197,6 @@ def amd_widths(instruction, assembly):
 
 if __name__ == "__main__":
     for case in cases():
-        print(json.dumps(describe(*case)), flush=True)
+        print(json.dumps(describe_rows(*case)), flush=True)
+    for case in tiled_cases():
+        print(json.dumps(describe_tiles(*case)), flush=True)

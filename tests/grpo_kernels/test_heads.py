@@ -222,8 +222,8 @@ def test_fsdp2_shards_the_layers_and_the_backbone(mesh, tied):
         torch.testing.assert_close(parameters[name].grad.full_tensor(), grad, rtol=1e-4, atol=1e-5)
 
 
-def test_a_head_that_fsdp2_shards_is_refused_by_name(mesh):
-    model = fully_shard(tiny_model(), mesh=mesh)
+def test_a_trainable_head_that_fsdp2_shards_is_refused_by_name(mesh):
+    model = fully_shard(tiny_model().requires_grad_(True), mesh=mesh)
     with pytest.raises(UnsupportedHeadError, match="lm_head.weight is a DTensor, .* leave lm_head out of the sharding"):
         find_lm_head(model)
 
