@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
+
+from grpo.errors import InputError
 
 Message = dict[str, str]
 Prompt = str | list[Message]
@@ -28,13 +31,23 @@ class Task:
 
 @dataclass(frozen=True)
 class Completion:
-    """One sampled answer. `ids` are the sampled tokens, up to and including the end-of-sequence token."""
+    """One sampled answer. `ids` are the sampled tokens, up to and including the end-of-sequence token.
+
+    `temperature` is the one it was sampled at. `sampler_logps` are the sampler's own log-probabilities of `ids`, on
+    the distribution it sampled from, where it gave them.
+    """
 
     task: Task
     ids: tuple[int, ...]
     text: str
     truncated: bool
     """No end-of-sequence token came before the length limit."""
+    temperature: float = 1.0
+    sampler_logps: tuple[float, ...] | None = None
+
+    def __post_init__(self) -> None:
+        if self.sampler_logps is not None and len(self.sampler_logps) != len(self.ids):
+            raise ValueError(f"a completion has {len(self.ids)} tokens and {len(self.sampler_logps)} sampler_logps")
 
 
 @dataclass(frozen=True)
@@ -61,12 +74,50 @@ class Group:
         for row in self.rewards:
             if len(row) != len(self.task.rules):
                 raise ValueError(f"group {self.id} has {len(self.task.rules)} rules and a reward row of {len(row)}")
+        for number, row in enumerate(self.rewards):
+            for rule, reward in zip(self.task.rules, row, strict=True):
+                if reward is not None and not math.isfinite(reward):
+                    raise InputError(
+                        f"reward {rule} is {reward} for completion {number} of group {self.id} ({self.task.id}): "
+                        "it must be a finite number or None"
+                    )
 
     def totals(self, weights: tuple[float, ...]) -> list[float | None]:
         """The weighted sum of each completion's rewards; None where no rule gave a verdict."""
-        return [_weighted(row, weights) for row in self.rewards]
+        return [weighted_total(row, weights) for row in self.rewards]
+
+    def with_rule(self, rule: str, rewards: Sequence[float]) -> Group:
+        """This group with one more rule, such as a length penalty, and its reward for every completion.
+
+        A completion without any verdict so far has none from this rule either: a penalty alone is no judgement.
+        """
+        task = replace(self.task, rules=(*self.task.rules, rule))
+        return replace(
+            self,
+            task=task,
+            completions=tuple(replace(completion, task=task) for completion in self.completions),
+            rewards=tuple(
+                (*row, None if all(r is None for r in row) else reward)
+                for row, reward in zip(self.rewards, rewards, strict=True)
+            ),
+        )
 
 
-def _weighted(row: tuple[float | None, ...], weights: tuple[float, ...]) -> float | None:
+def weighted_total(row: Sequence[float | None], weights: Sequence[float]) -> float | None:
+    """The weighted sum of one completion's rewards; None where no rule gave a verdict."""
     verdicts = [weight * reward for weight, reward in zip(weights, row, strict=True) if reward is not None]
-    return sum(verdicts) if verdicts else None
+    return math.fsum(verdicts) if verdicts else None
+
+
+def group_temperatures(temperatures: Sequence[float], num_generations: int) -> tuple[float, ...]:
+    """The temperature of each completion of a group: `temperatures` in turn, so that each is used equally often,
+    the first ones once more where `num_generations` is no multiple of their number.
+
+    Raises InputError for no temperatures, or one that is not a positive finite number.
+    """
+    if not temperatures:
+        raise InputError("temperatures is empty; it must have at least one temperature")
+    for temperature in temperatures:
+        if not (math.isfinite(temperature) and temperature > 0):
+            raise InputError(f"temperatures has {temperature}; each must be a finite number above 0")
+    return tuple(temperatures[i % len(temperatures)] for i in range(num_generations))

@@ -1,10 +1,12 @@
 """A group holds completions of one task, and says so when it does not."""
 
 import dataclasses
+import math
 
 import pytest
 
-from grpo.groups import Completion, Group
+from grpo.errors import InputError
+from grpo.groups import Completion, Group, group_temperatures
 from tests.grpo.conftest import task
 
 
@@ -46,3 +48,44 @@ def test_the_total_ignores_rules_without_a_verdict():
     both = task(rules=("numeric@1", "format@1"))
     group = Group("1.1", both, (completion(both),) * 3, ((1.0, 1.0), (1.0, None), (None, None)))
     assert group.totals((1.0, 0.5)) == [1.5, 1.0, None]
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+def test_a_reward_that_is_not_finite_is_refused_by_rule_and_sample(bad):
+    both = task("q7", rules=("numeric@1", "format@1"))
+    with pytest.raises(InputError, match=f"reward format@1 is {bad} for completion 1 of group 1.1 .q7."):
+        Group("1.1", both, (completion(both),) * 2, ((1.0, None), (1.0, bad)))
+
+
+def test_another_rule_is_one_more_column():
+    group = Group("1.1", task(), (completion(task()),) * 2, ((1.0,), (0.0,))).with_rule("kl@1", [-0.5, -0.25])
+    assert group.task.rules == ("numeric@1", "kl@1")
+    assert group.rewards == ((1.0, -0.5), (0.0, -0.25))
+    assert all(c.task == group.task for c in group.completions)
+    assert group.totals((1.0, 2.0)) == [0.0, -0.5]
+
+
+def test_another_rule_does_not_judge_what_no_rule_judged():
+    group = Group("1.1", task(), (completion(task()),) * 2, ((None,), (0.0,))).with_rule("kl@1", [-0.5, -0.25])
+    assert group.rewards == ((None, None), (0.0, -0.25))
+    assert group.totals((1.0, 1.0)) == [None, -0.25]
+
+
+def test_the_sampler_gives_one_log_probability_a_token():
+    assert Completion(task(), (5, 1), "3", False, 0.5, (-0.1, -0.2)).sampler_logps == (-0.1, -0.2)
+    with pytest.raises(ValueError, match="2 tokens and 1 sampler_logps"):
+        Completion(task(), (5, 1), "3", False, sampler_logps=(-0.1,))
+
+
+def test_the_temperatures_of_a_group_take_turns():
+    assert group_temperatures((0.5, 1.0), 4) == (0.5, 1.0, 0.5, 1.0)
+    assert group_temperatures((0.6, 0.8, 1.2), 5) == (0.6, 0.8, 1.2, 0.6, 0.8)
+    assert group_temperatures((0.7,), 3) == (0.7, 0.7, 0.7)
+
+
+@pytest.mark.parametrize("bad", [0.0, -1.0, math.nan, math.inf])
+def test_temperatures_that_cannot_be_sampled_at_are_refused(bad):
+    with pytest.raises(InputError, match=f"temperatures has {bad}; each must be a finite number above 0"):
+        group_temperatures((1.0, bad), 2)
+    with pytest.raises(InputError, match="at least one"):
+        group_temperatures((), 2)
