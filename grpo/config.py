@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from grpo.errors import InputError
+from grpo.options import option
 
 if TYPE_CHECKING:
     from grpo_kernels import GRPOLossConfig
@@ -18,11 +19,6 @@ SCALE_REWARDS = ("group", "batch", "none")
 LOSS_PATHS = ("auto", "linear", "logits", "eager")
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 CHOICES = {"loss_type": LOSS_TYPES, "scale_rewards": SCALE_REWARDS, "dtype": DTYPES, "loss_path": LOSS_PATHS}
-
-
-def option(default: Any, group: str, help: str, choices: tuple[str, ...] | None = None) -> Any:
-    """A dataclass field with what the command line needs to know about it."""
-    return dataclasses.field(default=default, metadata={"group": group, "help": help, "choices": choices})
 
 
 @dataclass(frozen=True)

@@ -7,14 +7,14 @@ import sys
 
 import pytest
 
-from grpo.cli import build_parser, main, make_config
+from grpo.cli import build_parser, main
+from grpo.commands.train import make_config
 from grpo.config import DEMO, TrainConfig
+from grpo.options import given_options
 
 
 def parse(*words: str) -> TrainConfig:
-    arguments = vars(build_parser().parse_args(["train", *words]))
-    arguments.pop("command")
-    return make_config(arguments)
+    return make_config(given_options(build_parser().parse_args(["train", *words]), TrainConfig))
 
 
 def test_without_options_it_is_the_demo():
