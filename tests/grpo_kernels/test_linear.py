@@ -165,7 +165,9 @@ def test_rows_that_cannot_have_a_gradient_are_left_out_exactly(loss_type):
         )
         results.append((output, torch.autograd.grad(output.loss, model.hidden)[0]))
     (every, every_grad), (needed, needed_grad) = results
-    assert torch.equal(every_grad, needed_grad)
+    assert torch.equal(every_grad == 0, needed_grad == 0)
+    # A product of another number of rows may add up in another order.
+    torch.testing.assert_close(every_grad, needed_grad, rtol=1e-12, atol=1e-18)
     assert needed.loss.item() == pytest.approx(every.loss.item(), abs=1e-15)
     counts = batch.options["completion_mask"].sum(-1)
     assert every.metrics["metric_tokens"] == counts.sum()
