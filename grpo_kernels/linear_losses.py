@@ -90,9 +90,9 @@ def linear_grpo_loss(
         process_group: the processes that hold the vocabulary together: ``weight`` (and ``bias``) are this one's
             consecutive rows of it, those of the ranks one after the other, of any sizes. All other arguments are the
             same on every rank, and so are the results and the gradient of ``hidden``; a weight that is trained gets
-            the gradient of its rows. Where the objective needs the whole sequence and a weight is trained, or there is an
-            entropy bonus, backward communicates too: run it on every rank. A DTensor sharded on dimension 0 says the same by
-            itself.
+            the gradient of its rows. Backward communicates too (run it on every rank) where the objective needs the
+            whole sequence and a weight is trained or entropy is rewarded. A DTensor sharded on dimension 0 of a 1-d
+            mesh says the same by itself.
         completion_ids and the others: as for ``grpo_loss``. With ``cu_seqlens`` hidden is [N, D].
 
     Raises:
