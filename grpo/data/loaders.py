@@ -1,4 +1,4 @@
-"""Problems from a JSONL file: rows with a `prompt` and any other columns, and which of them are held out."""
+"""Problems: rows with a `prompt` and any other columns, and which of them are held out."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from grpo.data.sources import read_rows
 from grpo.errors import InputError
 from grpo.groups import Prompt
 
@@ -22,27 +23,14 @@ class Problem:
     columns: dict[str, Any]
 
 
-def read_problems(path: Path) -> list[Problem]:
-    """The rows of a JSONL file; blank lines are skipped. Raises InputError naming the line at fault."""
-    try:
-        lines = path.read_text(encoding="utf-8-sig").split("\n")
-    except FileNotFoundError:
-        raise InputError(f"{path} does not exist: give the path of a JSONL file") from None
-    except IsADirectoryError:
-        raise InputError(f"{path} is a folder: give the path of a JSONL file") from None
-    except UnicodeDecodeError as error:
-        raise InputError(f"{path} is not UTF-8 text ({error.reason} at byte {error.start}): save it as UTF-8") from None
-    except OSError as error:
-        raise InputError(f"{path} cannot be read: {error.strerror}") from None
-    problems = [_problem(line, f"{path} line {n}") for n, line in enumerate(lines, 1) if line.strip()]
-    if not problems:
-        raise InputError(f"{path} is empty: it needs one JSON object a line, with a prompt")
-    return problems
+def read_problems(source: str | Path) -> list[Problem]:
+    """The rows of `source`, see `read_rows`, which have a `prompt`. Raises InputError naming the row at fault."""
+    return [problem_from_row(row, where) for where, row in read_rows(str(source))]
 
 
 def problems_from_rows(rows: Sequence[Mapping[str, Any]], name: str) -> list[Problem]:
     """Problems from rows that are in memory; `name` stands for the file."""
-    return [_from_row(row, f"{name} row {n}") for n, row in enumerate(rows, 1)]
+    return [problem_from_row(row, f"{name} row {n}") for n, row in enumerate(rows, 1)]
 
 
 def require_columns(problems: Sequence[Problem], columns: Sequence[str], reader: str) -> None:
@@ -81,22 +69,12 @@ def prompt_key(prompt: Prompt) -> str:
     return json.dumps(prompt, sort_keys=True)
 
 
-def _problem(line: str, where: str) -> Problem:
-    try:
-        row = json.loads(line)
-    except (json.JSONDecodeError, RecursionError) as error:
-        reason = error.msg if isinstance(error, json.JSONDecodeError) else "it is nested too deeply"
-        raise InputError(f"{where} is not valid JSON ({reason}): write one JSON object a line") from None
-    if not isinstance(row, dict):
-        raise InputError(f"{where} is not a JSON object: write one JSON object a line, with a prompt")
-    return _from_row(row, where)
-
-
-def _from_row(row: Mapping[str, Any], where: str) -> Problem:
+def problem_from_row(row: Mapping[str, Any], where: str) -> Problem:
+    """The problem of a row that has a `prompt`; raises InputError for one that cannot be used."""
     from grpo.rewards import RESERVED_COLUMNS
 
     if "prompt" not in row:
-        raise InputError(f"{where} has no column 'prompt'; it has: {', '.join(row) or 'nothing'}")
+        raise InputError(f"{where} has no column 'prompt'; it has: {', '.join(map(str, row)) or 'nothing'}")
     prompt = row["prompt"]
     if not isinstance(prompt, str) and not _is_messages(prompt):
         raise InputError(
@@ -104,6 +82,8 @@ def _from_row(row: Mapping[str, Any], where: str) -> Problem:
         )
     if not prompt:
         raise InputError(f"{where}: prompt is empty")
+    if not isinstance(prompt, str):  # in tables, a key that a message lacks is there with no value
+        prompt = [{key: value for key, value in message.items() if value is not None} for message in prompt]
     for column in RESERVED_COLUMNS:
         if column in row:
             raise InputError(
