@@ -10,6 +10,7 @@ from grpo.errors import InputError
 from grpo.options import Parser, one_line
 
 COMMANDS = {
+    "data": "grpo.commands.data",
     "train": "grpo.commands.train",
 }
 
