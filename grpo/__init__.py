@@ -14,19 +14,34 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from grpo.advantages import group_advantages
+    from grpo.callbacks import Callback
     from grpo.config import TrainConfig
     from grpo.groups import Completion, Group, Task
-    from grpo.run import train
-    from grpo.trainer import Trainer
+    from grpo.run import build, train
+    from grpo.trainer import GRPOTrainer, Result
 
-__all__ = ["Completion", "Group", "Task", "TrainConfig", "Trainer", "group_advantages", "train"]
+__all__ = [
+    "Callback",
+    "Completion",
+    "GRPOTrainer",
+    "Group",
+    "Result",
+    "Task",
+    "TrainConfig",
+    "build",
+    "group_advantages",
+    "train",
+]
 
 _HOMES = {
+    "Callback": "grpo.callbacks",
+    "Result": "grpo.trainer",
+    "build": "grpo.run",
     "Completion": "grpo.groups",
     "Group": "grpo.groups",
     "Task": "grpo.groups",
     "TrainConfig": "grpo.config",
-    "Trainer": "grpo.trainer",
+    "GRPOTrainer": "grpo.trainer",
     "group_advantages": "grpo.advantages",
     "train": "grpo.run",
 }

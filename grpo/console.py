@@ -28,12 +28,17 @@ class Display:
         self._task: TaskID | None = None
         self._total = 0
 
+    @classmethod
+    def silent(cls) -> Display:
+        """For processes that leave talking to another."""
+        return cls(Console(quiet=True))
+
     def say(self, text: str) -> None:
         """One line of trusted or `printable` text; markup in it has no effect."""
         self.console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     @contextlib.contextmanager
-    def training(self, steps: int) -> Iterator[None]:
+    def training(self, steps: int, done: int = 0) -> Iterator[None]:
         self._total = steps
         if not self.console.is_terminal:
             yield
@@ -43,7 +48,7 @@ class Display:
             TextColumn("{task.fields[figures]}"), TimeRemainingColumn(),
         )  # fmt: skip
         with Progress(*columns, console=self.console) as self._progress:
-            self._task = self._progress.add_task("training", total=steps, figures="")
+            self._task = self._progress.add_task("training", total=steps, completed=done, figures="")
             yield
         self._progress = self._task = None
 

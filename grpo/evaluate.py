@@ -23,6 +23,10 @@ class Evaluation:
         """The share of tasks to which the first reward gives 1 or more."""
         return sum(self.correct) / len(self.correct)
 
+    def metrics(self) -> dict[str, float]:
+        """Under the names of a run's metrics."""
+        return {"eval_accuracy": self.accuracy}
+
     @property
     def correct(self) -> tuple[bool, ...]:
         return tuple(row[0] is not None and row[0] >= 1.0 for row in self.rewards)

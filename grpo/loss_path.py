@@ -7,6 +7,7 @@ eager   the model's logits, plain autograd: the definition of correct
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ import torch
 from grpo.batch import Batch
 from grpo.errors import InputError
 from grpo.policy import Policy
+from grpo.sampler import Sampling, pack_support, support, unpack_support
 from grpo_kernels import (
     UnsupportedHeadError,
     grpo_loss,
@@ -54,9 +56,12 @@ def why_not_linear(policy: Policy) -> str | None:
 def batch_loss(policy: Policy, batch: Batch, path: str, **options: Any) -> GRPOLossOutput:
     """The loss of a batch, with log-probabilities, metrics and ratios of every completion token.
 
-    `path` is linear, logits or eager; the options are those that `grpo_loss` and `linear_grpo_loss` share.
+    `path` is linear, logits or eager; the options are those that `grpo_loss` and `linear_grpo_loss` share, without
+    those that are in the batch.
     """
     options["completion_mask"] = batch.completion_mask
+    for name in ("temperatures", "old_logps", "ref_logps", "token_weights"):
+        options[name] = getattr(batch, name)
     if path == "linear":
         head = policy.head()
         return linear_grpo_loss(
@@ -68,26 +73,46 @@ def batch_loss(policy: Policy, batch: Batch, path: str, **options: Any) -> GRPOL
             **head.options,
             **options,
         )
-    logits = policy.logits(batch)
+    logits = on_support(policy.logits(batch), batch)
     return grpo_loss(logits, batch.completion_ids, batch.advantages, backend=_backend(path), **options)
 
 
-def batch_logps(policy: Policy, batch: Batch, path: str, temperature: float) -> torch.Tensor:
-    """Log-probabilities [B, T] of the completions, on the same numeric route as the loss."""
+def batch_logps(policy: Policy, batch: Batch, path: str, temperature: float) -> tuple[torch.Tensor, torch.Tensor]:
+    """(log-probabilities, entropies) [B, T] of the completions, on the same numeric route as the loss."""
+    scale = temperature if batch.temperatures is None else batch.temperatures
     if path == "linear":
         head = policy.head()
-        logps = linear_token_logps(
+        result = linear_token_logps(
             policy.hidden_states(batch),
             head.weight,
             batch.completion_ids,
-            temperature,
+            scale,
+            return_entropy=True,
             mask=batch.completion_mask,
             **head.options,
         )
     else:
-        logps = token_logps(policy.logits(batch), batch.completion_ids, temperature, backend=_backend(path))
-    assert isinstance(logps, torch.Tensor)
-    return logps
+        logits = on_support(policy.logits(batch), batch)
+        result = token_logps(logits, batch.completion_ids, scale, return_entropy=True, backend=_backend(path))
+    assert isinstance(result, tuple)
+    return result
+
+
+def on_support(logits: torch.Tensor, batch: Batch) -> torch.Tensor:
+    """The logits, -inf at tokens that the sampler could not have drawn, where that is known."""
+    if batch.support is None:
+        return logits
+    return logits.masked_fill(~unpack_support(batch.support, logits.shape[-1]), -torch.inf)
+
+
+def sampler_support(policy: Policy, batch: Batch, sampling: Sampling) -> torch.Tensor:
+    """[B, T, ceil(V / 8)], packed: the tokens that the sampler could have drawn, those that it drew included."""
+    with torch.no_grad():
+        logits = policy.logits(batch)
+        if batch.temperatures is not None:
+            logits = logits / batch.temperatures[:, None, None]
+            sampling = dataclasses.replace(sampling, temperature=1.0)
+        return pack_support(support(logits, sampling, batch.completion_ids))
 
 
 def _backend(path: str) -> str | None:

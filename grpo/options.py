@@ -25,7 +25,7 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"{self.prog}: {one_line(message)} ({self.prog} --help lists the options)\n")
 
-    def parse_args(self, args=None, namespace=None):  # type: ignore[override]
+    def parse_args(self, args=None, namespace=None):
         arguments, unknown = self.parse_known_args(args, namespace)
         if unknown:
             command = getattr(arguments, "parser", self)

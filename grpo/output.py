@@ -1,18 +1,27 @@
-"""What a run leaves behind: the PEFT adapter, its configuration, its metrics and its samples."""
+"""The folder of a run: its configuration, metrics, samples and, in the end, the PEFT adapter."""
 
 from __future__ import annotations
 
 import json
 import os
+import platform
 import shutil
-import tempfile
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from grpo import processes
 from grpo.config import TrainConfig
 from grpo.errors import InputError
+from grpo.journal import Journal, write_atomically
 from grpo.policy import Policy
+from grpo.trackers import Trackers
+
+FILES = (
+    "adapter_config.json", "adapter_model.safetensors", "alarms.jsonl", "environment.json", "metrics.jsonl",
+    "samples.jsonl", "train_config.json",
+)  # fmt: skip
 
 
 def check_output_dir(path: Path, overwrite: bool) -> None:
@@ -26,30 +35,103 @@ def check_output_dir(path: Path, overwrite: bool) -> None:
         raise InputError(f"--output-dir {path}: {existing} cannot be written to: choose another folder")
 
 
-def write_run(
-    path: Path,
-    policy: Policy,
-    config: TrainConfig,
-    metrics: Sequence[dict[str, Any]],
-    samples: Sequence[dict[str, Any]],
-) -> None:
-    """Write everything beside `path` first, then move it there, so that no file is ever seen half-written."""
-    path = path.absolute()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    staging = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
-    try:
+class RunFiles:
+    """What the first process of a run writes; in the others, and without a folder, every method does nothing."""
+
+    def __init__(self, path: Path | None, config: TrainConfig) -> None:
+        self.path = path
+        self.writes = path is not None and processes.rank() == 0
+        if path is not None:
+            self.metrics = Journal(path / "metrics.jsonl")
+            self.samples = Journal(path / "samples.jsonl")
+            self.trackers = Trackers(config, path)
+        self.config = config
+
+    def start(self) -> None:
+        """Begin a new run, in place of an earlier one."""
+        if self.writes and self.path is not None:
+            self.path.mkdir(parents=True, exist_ok=True)
+            remove_run(self.path)
+            self._describe()
+
+    def go_on(self, step: int) -> list[dict[str, Any]]:
+        """Go on after `step`; returns the rows of metrics until then."""
+        if not self.writes:
+            return []
+        self._describe()
+        self.samples.cut(step)
+        return self.metrics.cut(step)
+
+    def write(self, metrics: dict[str, Any], samples: Iterable[dict[str, Any]]) -> None:
+        if self.writes:
+            self.samples.append(samples)
+            self.metrics.append([metrics])
+            self.trackers.log(metrics)
+
+    def finish(self, policy: Policy) -> None:
+        """The adapter, whole or not at all."""
+        if self.path is None:
+            return
+        staged = self.path / ".adapter.new"
+        save_adapter(policy, staged)
+        if self.writes:
+            for file in sorted(staged.iterdir()):
+                os.replace(file, self.path / file.name)
+            staged.rmdir()
+
+    def close(self) -> None:
+        if self.writes:
+            self.trackers.close()
+
+    def _describe(self) -> None:
+        assert self.path is not None
+        write_atomically(self.path / "train_config.json", json.dumps(self.config.to_dict(), indent=2) + "\n")
+        write_atomically(self.path / "environment.json", json.dumps(environment(), indent=2) + "\n")
+        self.trackers.start()
+
+
+def remove_run(path: Path) -> None:
+    """Remove the files of an earlier run, and no others."""
+    from grpo.checkpoint import checkpoints, clean, remove
+
+    clean(path)
+    for folder in checkpoints(path):
+        remove(folder)
+    shutil.rmtree(path / "grpo", ignore_errors=True)  # TensorBoard's
+    for name in FILES:
+        (path / name).unlink(missing_ok=True)
+
+
+def save_adapter(policy: Policy, folder: Path) -> None:
+    """The trained adapter in PEFT's form; every process has to call it where the model is sharded."""
+    from peft import get_peft_model_state_dict
+    from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
+
+    state = None
+    if policy.is_sharded:
+        options = StateDictOptions(full_state_dict=True, cpu_offload=True, ignore_frozen_params=True)
+        state = get_model_state_dict(policy.model, options=options)
+    if processes.rank() == 0:
+        weights = {} if state is None else {"state_dict": get_peft_model_state_dict(policy.model, state)}
         # The adapters touch no embeddings; asking PEFT to find that out could mean a request to the Hub.
-        policy.model.save_pretrained(str(staging), save_embedding_layers=False)
-        (staging / "README.md").unlink(missing_ok=True)  # PEFT's form of a model card, not filled in
-        (staging / "train_config.json").write_text(json.dumps(config.to_dict(), indent=2) + "\n", encoding="utf-8")
-        _write_jsonl(staging / "metrics.jsonl", metrics)
-        _write_jsonl(staging / "samples.jsonl", samples)
-        path.mkdir(exist_ok=True)
-        for file in sorted(staging.iterdir()):
-            os.replace(file, path / file.name)
-    finally:
-        shutil.rmtree(staging, ignore_errors=True)
+        policy.model.save_pretrained(str(folder), selected_adapters=["default"], save_embedding_layers=False, **weights)
+        (folder / "README.md").unlink(missing_ok=True)  # PEFT's form of a model card, not filled in
 
 
-def _write_jsonl(path: Path, rows: Sequence[dict[str, Any]]) -> None:
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+def environment() -> dict[str, Any]:
+    """What the numbers of a run may depend on."""
+    import accelerate
+    import peft
+    import torch
+    import transformers
+
+    libraries = (torch, transformers, peft, accelerate)
+    device = torch.cuda.get_device_name() if torch.cuda.is_available() else platform.machine()
+    return {
+        "python": platform.python_version(),
+        **{library.__name__: library.__version__ for library in libraries},
+        "device": device,
+        "threads": torch.get_num_threads(),
+        "processes": processes.count(),
+        "command": sys.argv[1:],
+    }

@@ -38,6 +38,11 @@ class Policy:
         """What is trained: the adapters, in float32."""
         return [p for p in self.model.parameters() if p.requires_grad]
 
+    @property
+    def is_sharded(self) -> bool:
+        """Whether every process holds a part of the parameters (FSDP2)."""
+        return any(hasattr(p, "full_tensor") for p in self.parameters())
+
     def logits(self, batch: Batch) -> torch.Tensor:
         """Logits [B, T, V] that predict the completion tokens of `batch`, at temperature 1.
 
@@ -118,6 +123,11 @@ class Policy:
             **{name: value for name, value in options.items() if name in accepted},
             **(cache or {}),
         )
+
+    @contextlib.contextmanager
+    def learning(self) -> Iterator[None]:
+        """Inside, passes are those of the gradient."""
+        yield
 
     @contextlib.contextmanager
     def as_reference(self) -> Iterator[None]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging as std_logging
 import warnings
 
 
@@ -12,6 +13,7 @@ def quiet_libraries() -> None:
 
     warnings.filterwarnings("ignore", category=FutureWarning)  # between versions of transformers and peft
     warnings.filterwarnings("ignore", message="fan_in_fan_out")  # PEFT puts it right itself
+    std_logging.getLogger("bitsandbytes").setLevel(std_logging.ERROR)  # it may be loaded where nothing needs it
     hub_logging.set_verbosity_error()
     logging.set_verbosity_error()
     logging.disable_progress_bar()

@@ -1,185 +1,308 @@
-"""The training loop: policy -> rollout -> rewards -> groups and advantages -> loss -> step."""
+"""The training loop: questions -> rollout -> rewards -> groups and advantages -> loss -> step."""
 
 from __future__ import annotations
 
-import random
+import signal
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import torch
 
-from grpo.advantages import group_advantages
-from grpo.batch import Batch, TrainSequence, Window, collate, micro_batches, window_share
+from grpo import checkpoint, interrupt, processes
+from grpo.callbacks import Callback
+from grpo.collect import Collected, Collector
 from grpo.config import TrainConfig
+from grpo.console import Display
+from grpo.difficulty import Difficulty
+from grpo.engines import Engine, make_engine
+from grpo.evaluate import Evaluation, evaluate
 from grpo.groups import Group, Task
-from grpo.loss_path import batch_logps, batch_loss, choose_loss_path
-from grpo.metrics import TokenMeans, rollout_metrics
+from grpo.kl_control import AdaptiveKLController
+from grpo.learner import Learner
+from grpo.metrics import rollout_metrics
+from grpo.output import RunFiles, save_adapter
 from grpo.policy import Policy
-from grpo.rewards import Reward, score
-from grpo.rollout import sample
-from grpo_kernels.losses import GRPOLossOutput
-
-CLIP_METRICS = ("clip_ratio/low_mean", "clip_ratio/high_mean", "clip_ratio/region_mean", "cispo_clip_ratio")
+from grpo.prepare import Preparation
+from grpo.questions import Questions
+from grpo.resume import check_same_run, describe_run
+from grpo.rewards import Reward, RewardRunner
+from grpo.samples import evaluation_samples, group_samples
+from grpo.window import Window
 
 
 @dataclass(frozen=True)
 class Step:
-    """One batch of completions, and what training on it measured."""
+    """One optimizer step: what it measured, and the groups that were sampled for it, if any were."""
 
+    metrics: dict[str, Any]
     groups: list[Group]
-    metrics: dict[str, float]
 
 
-@dataclass
-class MicroBatch:
-    """Completions of one forward pass. Without `learns` they have no gradient: it is for the metrics."""
+@dataclass(frozen=True)
+class Result:
+    """What a run came to. `before` is None for a run that was resumed, both are without held-out tasks."""
 
-    batch: Batch
-    size: Window
-    learns: bool
-    ref_logps: torch.Tensor | None = None  # [B, T]
-    old_logps: torch.Tensor | None = None  # [B, T]; None while the policy is the one that sampled
+    output_dir: Path | None
+    before: Evaluation | None
+    after: Evaluation | None
+    metrics: list[dict[str, Any]]
 
 
-class Trainer:
-    """GRPO on `tasks`: every `step` samples groups, judges them and updates the adapters."""
+class GRPOTrainer:
+    """GRPO on `tasks`. Each `step` takes one optimizer step, and samples completions where those that are there are
+    used up; `train` takes all of them, evaluates, saves and writes a run's files.
 
-    def __init__(self, config: TrainConfig, policy: Policy, tasks: Sequence[Task], rewards: Sequence[Reward]) -> None:
+    Args:
+        config: every option; what concerns data and models has been used by then (see `grpo.run.build`).
+        policy: the model with its adapters.
+        tasks: the questions to train on.
+        rewards: what judges the completions; `config.reward_weights` has a weight for each.
+        held_out: the questions that `evaluate` asks; without any nothing is evaluated.
+        run_dir: the folder for metrics, samples and checkpoints; None: nothing is written.
+        engine: what samples; by default what the configuration names.
+        callbacks: see `grpo.callbacks`.
+        display: where lines for a person go.
+    """
+
+    def __init__(
+        self,
+        config: TrainConfig,
+        policy: Policy,
+        tasks: Sequence[Task],
+        rewards: Sequence[Reward],
+        held_out: Sequence[Task] = (),
+        run_dir: Path | None = None,
+        engine: Engine | None = None,
+        callbacks: Sequence[Callback] = (),
+        display: Display | None = None,
+    ) -> None:
         self.config = config
         self.policy = policy
-        self.rewards = rewards
-        self.loss_config = config.loss_config()
-        self.loss_path, _ = choose_loss_path(config.loss_path, policy)
-        self.optimizer = torch.optim.AdamW(
-            policy.parameters(),
-            lr=config.learning_rate,
-            betas=(config.adam_beta1, config.adam_beta2),
-            weight_decay=config.weight_decay,
-        )
+        self.tasks = tasks
+        self.held_out = held_out
+        self.run_dir = run_dir
+        self.callbacks = callbacks
+        self.display = display or Display()
         self.steps_done = 0
-        self._tasks = endless(tasks, config.seed)
+        self.stop = False
+        self.window: Window | None = None
+        self.engine = engine or make_engine(config)
+        self.rewards = RewardRunner(rewards, on_error=config.on_reward_error, timeout_s=config.reward_timeout)
+        wants_difficulty = config.difficulty_sampling or config.min_generations is not None
+        difficulty = Difficulty(config.difficulty_decay, floor=config.difficulty_floor) if wants_difficulty else None
+        self.questions = Questions(tasks, config.seed, difficulty, by_difficulty=config.difficulty_sampling)
+        self.collector = Collector(config, policy, self.engine, self.rewards, self.questions)
+        self.learner = Learner(config, policy, self.display.say)
+        self.preparation = Preparation(config, self.learner, self.collector.advantages)
+        self.kl_weight = config.beta
+        self.kl_controller = (
+            AdaptiveKLController(config.beta, config.kl_target, config.kl_gain) if config.kl_target else None
+        )
+
+    @property
+    def reward_names(self) -> list[str]:
+        return [reward.name for reward in self.rewards.rewards]
+
+    @property
+    def is_main(self) -> bool:
+        return processes.rank() == 0
 
     def step(self) -> Step:
+        """One optimizer step."""
         started = time.perf_counter()
-        groups = self.rollout([next(self._tasks) for _ in range(self.config.questions_per_step)])
-        metrics = rollout_metrics(groups, [r.name for r in self.rewards], self.config.weights)
-        metrics |= self.update(groups)
-        tokens = sum(len(c.ids) for group in groups for c in group.completions)
-        metrics["tokens_per_second"] = tokens / (time.perf_counter() - started)
-        self.steps_done += 1
-        return Step(groups, {"step": self.steps_done, **metrics})
-
-    def rollout(self, tasks: Sequence[Task]) -> list[Group]:
-        """Sample completions of `tasks` and judge them."""
-        config = self.config
-        sampled = sample(
-            self.policy,
-            tasks,
-            config.num_generations,
-            config.max_completion_length,
-            config.temperature,
-            config.rollout_batch_size,
+        metrics: dict[str, Any] = {"step": self.steps_done + 1}
+        groups: list[Group] = []
+        sampled_tokens = 0
+        if self.window is None or self.window.is_used_up:
+            collected = self.collect()
+            groups = collected.groups
+            sampled_tokens = sum(len(c.ids) for g in [*groups, *collected.selected.discarded] for c in g.completions)
+            prepared = time.perf_counter()
+            done = self.preparation.prepare(groups, self.collector.weights, self.kl_weight)
+            self.window = done.window
+            metrics |= self.sampling_metrics(collected) | done.metrics
+            metrics["time/reference"] = time.perf_counter() - prepared
+        training = time.perf_counter()
+        window = self.window
+        data, learned = self.learner.step(
+            self.steps_done, window.steps[window.place], moved=window.taken > 0, again=window.is_again
         )
-        verdicts = iter(score(self.rewards, [completion for group in sampled for completion in group]))
-        return [
-            Group(f"{self.steps_done + 1}.{n}", task, tuple(group), tuple(next(verdicts) for _ in group))
-            for n, (task, group) in enumerate(zip(tasks, sampled, strict=True), 1)
-        ]
+        window.steps[window.place] = data
+        window.taken += 1
+        self.steps_done += 1
+        metrics |= learned
+        metrics["time/train"] = time.perf_counter() - training
+        self.steer(metrics)
+        metrics["time/step"] = time.perf_counter() - started
+        metrics["tokens_per_second"] = (sampled_tokens or data.whole.tokens) / metrics["time/step"]
+        if self.policy.device.type == "cuda":
+            metrics["memory/peak_gb"] = torch.cuda.max_memory_allocated(self.policy.device) / 2**30
+        return Step(metrics, groups)
 
-    def update(self, groups: Sequence[Group]) -> dict[str, float]:
-        """`num_iterations` optimizer steps on the completions of `groups`."""
-        sequences = training_sequences(groups, self.config.weights, self.config.scale_rewards)
-        whole = Window.of(sequences)
-        learning_rate = self.set_learning_rate()
-        means = TokenMeans()
-        parts = self.micro_batches(sequences)
-        for iteration in range(self.config.num_iterations):
-            for part in parts if iteration == 0 else [p for p in parts if p.learns]:
-                output = self.accumulate(part, whole)
-                if part.old_logps is None:
-                    part.old_logps = output.logps
-                for name in CLIP_METRICS if iteration else (*CLIP_METRICS, "kl", "entropy"):
-                    if name in output.metrics:
-                        means.add(name, output.metrics[name], part.size.tokens)
-            grad_norm = self.optimizer_step()
-        return {**means.read(), "grad_norm": grad_norm, "learning_rate": learning_rate}
+    def train(self) -> Result:
+        """All steps that are left, with evaluations, checkpoints and the files of a run.
 
-    def micro_batches(self, sequences: Sequence[TrainSequence]) -> list[MicroBatch]:
-        """The sequences that have a gradient in micro-batches of their own: the others cost no backward."""
-        needs_reference = self.config.beta != 0 or self.config.report_kl
-        learning = [s for s in sequences if s.advantage != 0 or self.config.beta != 0]
-        idle = [s for s in sequences if s.advantage == 0 and self.config.beta == 0]
-        parts = []
-        for kind, learns in ((learning, True), (idle, False)):
-            for rows in micro_batches(kind, self.config.per_device_train_batch_size):
-                batch = collate(rows, self.policy.pad_id, self.policy.device)
-                ref_logps = self.reference_logps(batch) if needs_reference else None
-                parts.append(MicroBatch(batch, Window.of(rows), learns, ref_logps))
-        return parts
+        With `config.resume` it goes on from there. Raises Interrupted after a signal, with a checkpoint saved.
+        """
+        files = RunFiles(self.run_dir, self.config)
+        before = after = None
+        rows: list[dict[str, Any]] = []
+        try:
+            if self.config.resume is not None:
+                self.load_checkpoint(checkpoint.find_checkpoint(Path(self.config.resume)))
+                rows = files.go_on(self.steps_done)
+            else:
+                files.start()
+                before = self.evaluate_into(row := {"step": 0}, files, "before")
+                rows += [row] if before else []
+            with self.display.training(self.config.max_steps, self.steps_done), interrupt.listening() as request:
+                while self.steps_done < self.config.max_steps:
+                    after = self.step_into(rows, files)
+                    self.end_if_asked(request)
+            files.finish(self.policy)
+        finally:
+            files.close()
+        if after is not None:
+            self.display.say(f"held-out greedy accuracy after:  {described(after)}")
+        return Result(self.run_dir, before, after, rows)
 
-    def accumulate(self, part: MicroBatch, whole: Window) -> GRPOLossOutput:
-        """Add the gradient of one micro-batch to the adapters'."""
-        num_items, share = window_share(self.config.loss_type, part.size, whole)
-        with torch.set_grad_enabled(part.learns):
-            output = batch_loss(
-                self.policy,
-                part.batch,
-                self.loss_path,
-                old_logps=part.old_logps,
-                ref_logps=part.ref_logps,
-                num_items_in_batch=num_items,
-                config=self.loss_config,
-            )
-            if part.learns:
-                (output.loss * share).backward()
-        return output
-
-    def reference_logps(self, batch: Batch) -> torch.Tensor:
-        """Log-probabilities [B, T] under the base model: for the loss, or only to report the KL."""
-        with self.policy.as_reference():
-            return batch_logps(self.policy, batch, self.loss_path, self.config.temperature)
-
-    def set_learning_rate(self) -> float:
+    def step_into(self, rows: list[dict[str, Any]], files: RunFiles) -> Evaluation | None:
+        """One step with what belongs to it, written and shown; returns its evaluation, if it had one."""
         config = self.config
-        factor = learning_rate_factor(self.steps_done, config.warmup_steps, config.max_steps, config.min_lr_rate)
-        for group in self.optimizer.param_groups:
-            group["lr"] = config.learning_rate * factor
-        return config.learning_rate * factor
+        step = self.step()
+        row, evaluation = step.metrics, None
+        samples = group_samples(self.steps_done, step.groups[0], self.collector.names) if step.groups else []
+        is_last = self.steps_done == config.max_steps
+        if self.held_out and (is_last or (config.eval_steps and self.steps_done % config.eval_steps == 0)):
+            evaluation = self.evaluate()
+            row |= evaluation.metrics()
+            samples += evaluation_samples(self.steps_done, evaluation, self.reward_names)
+        rows.append(row)
+        files.write(row, samples)
+        self.display.step(self.steps_done, row)
+        for callback in self.callbacks:
+            callback.on_step(self, row)
+        if self.run_dir is not None and config.save_steps and self.steps_done % config.save_steps == 0:
+            self.save_checkpoint()
+        return evaluation
 
-    def optimizer_step(self) -> float:
-        """Clip, update, and forget the gradient; returns its norm before clipping."""
-        norm = torch.nn.utils.clip_grad_norm_(self.policy.parameters(), self.config.max_grad_norm)
-        if not torch.isfinite(norm):
-            raise FloatingPointError(
-                f"the gradient of step {self.steps_done + 1} has norm {norm.item()}: lower --learning-rate"
+    def end_if_asked(self, request: interrupt.Request) -> None:
+        """Save and raise Interrupted where any process was asked to end, unless everything is done anyway."""
+        number = processes.largest(request.number or (signal.SIGINT if self.stop else 0))
+        if not number or self.steps_done >= self.config.max_steps:
+            return
+        if self.run_dir is None:
+            raise interrupt.Interrupted(number, f"interrupted after step {self.steps_done}")
+        path = self.save_checkpoint()
+        raise interrupt.Interrupted(
+            number, f"interrupted after step {self.steps_done}; go on with: grpo train --resume {path.parent}"
+        )
+
+    def evaluate_into(self, row: dict[str, Any], files: RunFiles, when: str) -> Evaluation | None:
+        if not self.held_out:
+            return None
+        evaluation = self.evaluate()
+        row |= evaluation.metrics()
+        files.write(row, evaluation_samples(row["step"], evaluation, self.reward_names))
+        self.display.say(f"held-out greedy accuracy {when}: {described(evaluation)}")
+        return evaluation
+
+    def collect(self) -> Collected:
+        """Sample and judge completions for the next optimizer steps."""
+        with self.learner.autocast():
+            collected = self.collector.collect(self.steps_done)
+        for callback in self.callbacks:
+            callback.on_rollout(self, collected.groups)
+        return collected
+
+    def steer(self, metrics: dict[str, Any]) -> None:
+        """What follows from a step for the next one: the weight of the KL, and the reference."""
+        config = self.config
+        kl = metrics.get("kl_penalty" if config.kl_in_reward else "kl")
+        if self.kl_controller is not None and kl is not None:
+            self.kl_weight = self.kl_controller.update(kl)
+            if not config.kl_in_reward:
+                self.learner.beta = self.kl_weight
+        if config.sync_ref_steps and self.steps_done % config.sync_ref_steps == 0:
+            self.policy.sync_reference(config.sync_ref_alpha)
+
+    def sampling_metrics(self, collected: Collected) -> dict[str, float]:
+        metrics = rollout_metrics(collected.groups, self.collector.names, self.collector.weights)
+        if self.config.dead_groups != "keep":
+            metrics |= collected.selected.metrics()
+        for name, seconds in collected.seconds.items():
+            metrics[f"time/{name}"] = seconds
+        failures = processes.gather(list(collected.failures.items()))
+        for name in {name for name, _ in failures}:
+            metrics[f"reward_failures/{name}"] = float(sum(n for other, n in failures if other == name))
+        return metrics
+
+    def evaluate(self) -> Evaluation:
+        """Greedy answers to the held-out tasks, each process its share of them."""
+        config = self.config
+        with self.learner.autocast():
+            own = evaluate(
+                self.policy,
+                processes.share(self.held_out),
+                self.rewards.rewards,
+                config.max_completion_length,
+                config.rollout_batch_size,
             )
-        self.optimizer.step()
-        self.optimizer.zero_grad(set_to_none=True)
-        return norm.item()
+        evaluation = Evaluation(tuple(processes.gather(own.completions)), tuple(processes.gather(own.rewards)))
+        for callback in self.callbacks:
+            callback.on_evaluation(self, evaluation)
+        return evaluation
+
+    def save_checkpoint(self) -> Path:
+        """A checkpoint of this moment in the run's folder, whole or not at all."""
+        if self.run_dir is None:
+            raise ValueError("this trainer has no run_dir: there is no place for a checkpoint")
+
+        def write(folder: Path) -> None:
+            checkpoint.write_state(folder, self.state())
+            checkpoint.write_training(folder, self.policy, self.learner.optimizer)
+            checkpoint.write_process(
+                folder, {"window": self.window.state_dict() if self.window and not self.window.is_used_up else None}
+            )
+            save_adapter(self.policy, folder)
+
+        path = checkpoint.save_checkpoint(self.run_dir, self.steps_done, write, self.config.save_total_limit)
+        for callback in self.callbacks:
+            callback.on_save(self, path)
+        return path
+
+    def state(self) -> dict[str, Any]:
+        return {
+            "steps_done": self.steps_done,
+            "micro_batch_size": self.learner.micro_batch_size,
+            "kl_weight": self.kl_weight,
+            "questions": self.questions.state_dict(),
+            "run": describe_run(self.config, self.tasks, self.rewards.rewards),
+        }
+
+    def load_checkpoint(self, folder: Path) -> None:
+        """Go on where a checkpoint was saved; raises InputError where it is of another run, naming what differs."""
+        state = checkpoint.read_state(folder)
+        check_same_run(folder, state["run"], describe_run(self.config, self.tasks, self.rewards.rewards))
+        checkpoint.read_training(folder, self.policy, self.learner.optimizer)
+        self.steps_done = state["steps_done"]
+        self.learner.micro_batch_size = state["micro_batch_size"]
+        self.kl_weight = state["kl_weight"]
+        if self.kl_controller is not None:
+            self.kl_controller.beta = self.kl_weight
+            if not self.config.kl_in_reward:
+                self.learner.beta = self.kl_weight
+        self.questions.load_state_dict(state["questions"])
+        window = checkpoint.read_process(folder)["window"]
+        self.window = None if window is None else Window.from_state_dict(window)
+
+    def close(self) -> None:
+        """End what the verifiers started."""
+        self.rewards.close()
 
 
-def training_sequences(groups: Sequence[Group], weights: tuple[float, ...], scale_rewards: str) -> list[TrainSequence]:
-    """The completions that have a reward, with their advantages; those without are not trained on."""
-    advantages = group_advantages([group.totals(weights) for group in groups], scale_rewards)
-    return [
-        TrainSequence(group.task.prompt_ids, completion.ids, advantage)
-        for group, values in zip(groups, advantages, strict=True)
-        for completion, advantage in zip(group.completions, values, strict=True)
-        if advantage is not None
-    ]
-
-
-def endless(tasks: Sequence[Task], seed: int) -> Iterator[Task]:
-    """Every task once an epoch, for ever, in an order that each epoch and seed has of its own."""
-    order = random.Random(seed)
-    while True:
-        yield from order.sample(tasks, len(tasks))
-
-
-def learning_rate_factor(step: int, warmup_steps: int, max_steps: int, min_lr_rate: float) -> float:
-    """Share of the peak at `step` (from 0): linear warm-up, then linear decay that ends at `min_lr_rate`."""
-    if step < warmup_steps:
-        return (step + 1) / (warmup_steps + 1)
-    progress = (step - warmup_steps) / max(max_steps - 1 - warmup_steps, 1)
-    return 1 - (1 - min_lr_rate) * min(progress, 1.0)
+def described(evaluation: Evaluation) -> str:
+    return f"{evaluation.accuracy:.1%} of {len(evaluation.correct)} problems"

@@ -92,3 +92,28 @@ def _check(name: str, values: object, tasks: Sequence[Task]) -> None:
             raise InputError(
                 f"reward {name} returned {value!r} for sample {number} ({task.id}): it must be a finite number or None"
             )
+
+
+@dataclass(frozen=True)
+class Failure:
+    reward: str
+    sample: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class Scores:
+    rows: list[tuple[float | None, ...]]
+    parts: list[dict[str, float | None]]
+    failures: list[Failure]
+
+
+class RewardRunner:
+    def __init__(self, rewards: Sequence[Reward], on_error: str = "none", timeout_s: float = 10.0) -> None:
+        self.rewards = list(rewards)
+
+    def score(self, completions: Sequence[Completion]) -> Scores:
+        return Scores(score(self.rewards, completions), [{} for _ in completions], [])
+
+    def close(self) -> None:
+        pass

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from grpo.batch import TrainSequence, Window, collate, micro_batches, pad_left, positions, window_share
+from grpo.batch import Totals, TrainSequence, collate, micro_batches, pad_left, positions, window_share
 from grpo.config import LOSS_TYPES
 from grpo_kernels import GRPOLossConfig, grpo_loss
 
@@ -49,8 +49,8 @@ def test_micro_batches_do_not_change_the_loss(loss_type, beta):
     advantages = torch.tensor([1.0, -0.5, 0.0, 2.0, -1.5], dtype=torch.float64)
     config = GRPOLossConfig(loss_type=loss_type, beta=beta, max_completion_length=8)
 
-    def loss(rows: slice, whole: Window) -> torch.Tensor:
-        part = Window(len(lengths[rows]), sum(lengths[rows]))
+    def loss(rows: slice, whole: Totals) -> torch.Tensor:
+        part = Totals(len(lengths[rows]), sum(lengths[rows]))
         num_items, share = window_share(loss_type, part, whole)
         output = grpo_loss(
             logits[rows].clone(), ids[rows], advantages[rows], completion_mask=mask[rows], old_logps=old[rows],
@@ -58,7 +58,7 @@ def test_micro_batches_do_not_change_the_loss(loss_type, beta):
         )  # fmt: skip
         return output.loss * share
 
-    whole = Window(len(lengths), sum(lengths))
+    whole = Totals(len(lengths), sum(lengths))
     expected = loss(slice(0, 5), whole)
     for parts in ([slice(0, 2), slice(2, 5)], [slice(n, n + 1) for n in range(5)]):
         assert sum(loss(rows, whole) for rows in parts).item() == pytest.approx(expected.item(), abs=1e-12)

@@ -118,3 +118,17 @@ def test_a_model_that_cannot_be_loaded_is_one_line(content, data_file, tmp_path,
     assert len(error.splitlines()) == 1, error
     assert f"--model {folder}" in error
     assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.parametrize(
+    ("words", "message"), [(["--data", "x"], "--data needs --model"), (["--model", "x"], "--model needs --data")]
+)
+def test_a_model_and_its_data_belong_together(words, message, capsys):
+    assert main(["train", *words]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_misspelt_option_is_met_with_the_right_one(capsys):
+    with pytest.raises(SystemExit):
+        main(["train", "--learning-rat", "1"])
+    assert "unrecognized argument --learning-rat: did you mean --learning-rate?" in capsys.readouterr().err

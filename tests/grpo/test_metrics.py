@@ -27,9 +27,17 @@ def test_rollout_metrics():
             "reward": (1 + 0 + 3 + 3) / 4,
             "reward_std": 0.5**0.5 / 2,
             "rewards/numeric/mean": 3 / 4,
+            "rewards/numeric/std": 0.5,
             "rewards/format/mean": 2 / 3,
+            "rewards/format/std": 3**-0.5,
             "frac_reward_zero_std": 0.5,
+            "frac_all_right": 0.5,
+            "frac_all_wrong": 0.0,
+            "frac_no_verdict": 0.0,
             "completions/mean_length": 6 / 4,
+            "completions/min_length": 1,
+            "completions/max_length": 3,
+            "completions/mean_terminated_length": 1.0,
             "completions/clipped_ratio": 1 / 4,
         }
     )

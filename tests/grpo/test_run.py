@@ -1,25 +1,35 @@
 """Whole runs through the command line, and what they leave behind."""
 
 import json
+import multiprocessing
 import os
+import random
+import shutil
+import signal
 import subprocess
 import sys
+import time
 
 import pytest
 import torch
 from peft import PeftModel
 from transformers import AutoModelForCausalLM
 
+from grpo.checkpoint import checkpoints
 from grpo.cli import main
 from grpo.config import TrainConfig
 from grpo.errors import InputError
 from grpo.evaluate import Evaluation
-from grpo.output import check_output_dir, write_run
+from grpo.output import check_output_dir
 from grpo.run import load_problems, show_sample
-from tests.grpo.conftest import task, tiny_policy
+from tests.grpo.conftest import task
 from tests.grpo.test_console import display
+from tests.grpo.test_trainer import measured
 
-FILES = ["adapter_config.json", "adapter_model.safetensors", "metrics.jsonl", "samples.jsonl", "train_config.json"]
+FILES = [
+    "adapter_config.json", "adapter_model.safetensors", "environment.json", "grpo", "metrics.jsonl", "samples.jsonl",
+    "train_config.json",
+]  # fmt: skip
 
 
 def read_jsonl(path):
@@ -114,6 +124,7 @@ def test_an_earlier_run_is_replaced_only_when_asked(model_folder, data_file, tmp
     assert train(model_folder, data_file, out, "--seed", "1", "--overwrite-output-dir") == 0
     assert (out / "adapter_model.safetensors").read_bytes() != first
     assert (out / "notes.txt").read_text() == "mine"
+    assert [row["step"] for row in read_jsonl(out / "metrics.jsonl")] == [0, 1, 2]
 
 
 def test_problems_in_both_files_are_reported(model_folder, data_file, tmp_path, capsys):
@@ -125,16 +136,6 @@ def test_the_embedded_problems_are_disjoint():
     train_problems, held_out = load_problems(TrainConfig())
     assert len(held_out) >= 500
     assert not {p.prompt for p in train_problems} & {p.prompt for p in held_out}
-
-
-def test_a_failed_write_leaves_nothing(tmp_path, monkeypatch):
-    def fail(*_):
-        raise OSError("disk full")
-
-    monkeypatch.setattr("grpo.output._write_jsonl", fail)
-    with pytest.raises(OSError, match="disk full"):
-        write_run(tmp_path / "out", tiny_policy(), TrainConfig(), [], [])
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_an_empty_folder_is_a_good_output_folder(tmp_path):
@@ -160,3 +161,149 @@ def test_the_sample_is_one_that_training_put_right_and_cannot_steer_the_terminal
         "  before:  \\x1b[2J[red]  (wrong)",
         "  after:   2  (right)",
     ]
+
+
+def command(model_folder, data_file, out, *options: str) -> list[str]:
+    return [
+        sys.executable, "-m", "grpo", "train", "--model", str(model_folder), "--data", str(data_file),
+        "--output-dir", str(out), "--max-completion-length", "3", "--num-generations", "4", "--report-to", "none",
+        "--per-device-train-batch-size", "8", "--gradient-accumulation-steps", "1", "--save-steps", "1", *options,
+    ]  # fmt: skip
+
+
+def start(words: list[str], **options) -> subprocess.Popen:
+    environment = os.environ | {"PYTHONPATH": os.getcwd(), "OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(
+        words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=environment, **options
+    )
+
+
+def wait_for(path, process, seconds=60.0):
+    until = time.monotonic() + seconds
+    while not path.exists():
+        assert process.poll() is None and time.monotonic() < until, process.communicate()[1]
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize("options", [("--steps-per-generation", "2"), ("--num-iterations", "2")])
+def test_a_killed_run_goes_on_as_if_nothing_had_happened(options, model_folder, data_file, tmp_path):
+    """6 steps against 3, a kill -9 inside a window of two, and the rest: the same parameters, completions, metrics."""
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    words = [*options, "--max-steps", "6"]
+    steady = start(command(model_folder, data_file, whole, *words))
+    killed = start(command(model_folder, data_file, cut, *words))
+    wait_for(cut / "checkpoint-3", killed)
+    killed.kill()
+    killed.wait()
+    for later in checkpoints(cut):
+        if int(later.name.rpartition("-")[2]) > 3:
+            shutil.rmtree(later)
+    assert steady.wait(120) == 0, steady.communicate()[1]
+    assert start([sys.executable, "-m", "grpo", "train", "--resume", str(cut)]).wait(120) == 0
+    assert (cut / "adapter_model.safetensors").read_bytes() == (whole / "adapter_model.safetensors").read_bytes()
+    assert (cut / "samples.jsonl").read_text() == (whole / "samples.jsonl").read_text()
+    rows = [read_jsonl(out / "metrics.jsonl") for out in (cut, whole)]
+    assert [measured(row) for row in rows[0]] == [measured(row) for row in rows[1]]
+
+
+def test_a_run_killed_at_any_moment_can_be_read_and_goes_on(model_folder, data_file, tmp_path):
+    """Twenty kills at random moments, each of a process that goes on where the last one ended."""
+    out, moments = tmp_path / "out", random.Random(0)
+    # Forked off a server that has imported everything, a process need not start an interpreter.
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["grpo.trainer", __name__])
+    words = command(model_folder, data_file, out, "--max-steps", "100000", "--save-total-limit", "1")[3:]
+    for kill in range(20):
+        process = context.Process(target=run_command, args=(words if kill == 0 else ["train", "--resume", str(out)],))
+        process.start()
+        newest = last_step(out)
+        until = time.monotonic() + 60
+        while last_step(out) == newest:
+            assert process.is_alive() and time.monotonic() < until
+            time.sleep(0.01)
+        time.sleep(moments.random() * 0.2)
+        process.kill()
+        process.join()
+        assert_readable(out)
+
+
+def run_command(words) -> None:
+    torch.set_num_threads(1)
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    main(words)
+
+
+def last_step(out) -> int:
+    found = checkpoints(out) if out.exists() else []
+    return int(found[-1].name.rpartition("-")[2]) if found else 0
+
+
+def assert_readable(out) -> None:
+    from grpo.checkpoint import read_state
+    from grpo.journal import read_jsonl as read_whole_lines
+
+    (newest, *_) = checkpoints(out)[::-1]
+    assert read_state(newest)["steps_done"] == int(newest.name.rpartition("-")[2])
+    for file in ("training.pt", "process-0.pt"):
+        torch.load(newest / file, weights_only=True)
+    json.loads((out / "train_config.json").read_text())
+    steps = [row["step"] for row in read_whole_lines(out / "metrics.jsonl")]
+    assert steps == list(range(len(steps)))
+    read_whole_lines(out / "samples.jsonl")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_a_run_with_a_checkpoint(number, model_folder, data_file, tmp_path):
+    out = tmp_path / "out"
+    words = command(model_folder, data_file, out, "--max-steps", "100000", "--save-steps", "100000")
+    process = start(words)
+    wait_for(out / "samples.jsonl", process)
+    time.sleep(0.3)
+    process.send_signal(number)
+    _, error = process.communicate(timeout=60)
+    assert process.returncode == 128 + number
+    assert f"go on with: grpo train --resume {out}" in error and len(error.splitlines()) == 1
+    assert len(checkpoints(out)) == 1
+
+
+def test_a_resumed_command_refuses_other_options(model_folder, data_file, tmp_path, capsys):
+    out = tmp_path / "out"
+    assert train(model_folder, data_file, out, "--save-steps", "1") == 0
+    assert main(["train", "--resume", str(out), "--learning-rate", "0.5"]) == 2
+    assert "this would be another run: learning_rate was 0.01 and is 0.5" in capsys.readouterr().err
+    assert main(["train", "--resume", str(tmp_path)]) == 2
+    assert main(["train", "--resume", str(out / "checkpoint-1")]) == 0
+
+
+def test_options_come_from_a_file_and_flags_override_them(model_folder, data_file, tmp_path, capsys):
+    config, out = tmp_path / "train.yaml", tmp_path / "out"
+    config.write_text(
+        f"model: {model_folder}\ndata: {data_file}\noutput-dir: {out}\nmax_steps: 3\nlearning_rate: 1e-3\n"
+        "max_completion_length: 2\nnum_generations: 4\nreward: [numeric, format]\nper_device_train_batch_size: 8\n"
+        "gradient_accumulation_steps: 1\n"
+    )
+    assert main(["train", "--config", str(config), "--max-steps", "1"]) == 0
+    saved = json.loads((out / "train_config.json").read_text())
+    assert (saved["max_steps"], saved["learning_rate"], saved["reward"]) == (1, 1e-3, ["numeric", "format"])
+    config.write_text("learning_rat: 1\n")
+    assert main(["train", "--config", str(config)]) == 2
+    assert "there is no option 'learning_rat': did you mean learning_rate?" in capsys.readouterr().err
+    config.write_text("max_steps: many\n")
+    assert main(["train", "--config", str(config)]) == 2
+    assert "max_steps is 'many'; it must be a whole number" in capsys.readouterr().err
+
+
+def test_the_library_in_ten_lines(model_folder, tmp_path):
+    from grpo import Callback, TrainConfig, build
+
+    def short(completions, **_):
+        return [-float(len(text)) for text in completions]
+
+    rows = [{"prompt": f"{n}+1="} for n in range(8)]
+    config = TrainConfig(
+        model=str(model_folder), max_steps=2, max_completion_length=3, num_generations=4, report_to=("none",),
+        per_device_train_batch_size=8, gradient_accumulation_steps=1, output_dir=str(tmp_path / "out"),
+    )  # fmt: skip
+    trainer = build(config, rewards=[short], train_data=rows, eval_data=rows[:2], callbacks=[Callback()])
+    result = trainer.train()
+    assert len(result.metrics) == 3 and result.metrics[1]["rewards/short/mean"] < 0
