@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 from grpo.errors import InputError
+from grpo.fingerprint import fingerprint
 
 Message = dict[str, str]
 Prompt = str | list[Message]
@@ -27,6 +29,13 @@ class Task:
     prompt: Prompt = field(compare=False)
     prompt_ids: tuple[int, ...] = field(compare=False)
     columns: Mapping[str, Any] = field(compare=False, default_factory=dict)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Digest of the question, of the prompt as it was rendered with its system prompt, of the rules and of the data
+        row; not of `id`, so that it is the same wherever the data lies.
+        """
+        return fingerprint(self.prompt, self.system_prompt, self.prompt_ids, self.rules, dict(self.columns))
 
 
 @dataclass(frozen=True)
@@ -63,7 +72,8 @@ class Group:
         if not self.completions:
             raise ValueError(f"group {self.id} has no completions")
         for number, completion in enumerate(self.completions):
-            for name in ("id", "system_prompt", "rules"):
+            # The fingerprint comes last: it covers what the others do not name, the rendered prompt and the data row.
+            for name in ("id", "system_prompt", "rules", "fingerprint"):
                 theirs, ours = getattr(completion.task, name), getattr(self.task, name)
                 if theirs != ours:
                     raise ValueError(

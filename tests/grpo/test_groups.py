@@ -30,6 +30,23 @@ def test_a_group_that_mixes_tasks_is_refused(change):
         Group("1.1", task(), (completion(task()), completion(other)), ((1.0,), (0.0,)))
 
 
+@pytest.mark.parametrize(
+    "change",
+    [{"prompt": "1+3="}, {"prompt_ids": (5,)}, {"columns": {"answer": "4"}}],
+    ids=lambda c: next(iter(c)),
+)
+def test_a_group_that_mixes_prompts_or_data_rows_is_refused_by_fingerprint(change):
+    other = dataclasses.replace(task(), **change)
+    with pytest.raises(ValueError, match=f"completion 1 has fingerprint '{other.fingerprint}', the group '"):
+        Group("1.1", task(), (completion(task()), completion(other)), ((1.0,), (0.0,)))
+
+
+def test_the_fingerprint_does_not_depend_on_where_the_data_lies():
+    assert task("a.jsonl line 1").fingerprint == task("b.jsonl line 7").fingerprint
+    assert task().fingerprint != task(rules=("numeric@2",)).fingerprint
+    assert task().fingerprint != dataclasses.replace(task(), system_prompt="Be brief.").fingerprint
+
+
 def test_questions_with_the_same_text_are_different_questions():
     with pytest.raises(ValueError, match="mixes"):
         Group("1.1", task("q1"), (completion(task("q1")), completion(task("q2"))), ((1.0,), (0.0,)))
