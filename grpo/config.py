@@ -92,8 +92,10 @@ class TrainConfig:
         ENGINES,
     )
     server_url: str | None = option(None, "rollout", "address of the server, such as http://localhost:8000")
-    merge_lora: bool = option(
-        False, "rollout", "merge the adapters into a copy of the weights that they adapt while completions are sampled"
+    merge_lora: bool | None = option(
+        None,
+        "rollout",
+        "sample with the adapters merged into copies of the weights that they adapt; default: for float32 on a CPU",
     )
     importance_sampling_correction: str = option(
         "none",

@@ -155,12 +155,14 @@ class Learner:
             config = replace(config, entropy_coef=config.entropy_coef * size.tokens / whole.tokens / share)
         if self.config.off_policy_mask_threshold is not None and batch.old_logps is not None:
             batch = dataclasses.replace(batch, token_weights=self.off_policy_weights(batch))
-        with torch.set_grad_enabled(part.learns), self.policy.learning(), self.autocast():
-            output = batch_loss(self.policy, batch, self.loss_path, num_items_in_batch=num_items, config=config)
-        if part.learns:
-            # Sharded gradients are means over the processes where the others are sums.
-            factor = share * (processes.count() if self.policy.is_sharded else 1)
-            (output.loss * factor).backward()
+        # Activations that are computed again in the backward pass need the same mode and dropout.
+        with torch.set_grad_enabled(part.learns), self.policy.learning():
+            with self.autocast():
+                output = batch_loss(self.policy, batch, self.loss_path, num_items_in_batch=num_items, config=config)
+            if part.learns:
+                # Sharded gradients are means over the processes where the others are sums.
+                factor = share * (processes.count() if self.policy.is_sharded else 1)
+                (output.loss * factor).backward()
         return output
 
     def off_policy_weights(self, batch: Batch) -> torch.Tensor:
@@ -176,10 +178,11 @@ class Learner:
     def imitate(self, examples: Sequence[Example], tokens: int) -> float:
         """Add the gradient of `reference_weight` times the mean negative log-probability; returns that of this part."""
         batch = self.collate([TrainSequence(e.prompt_ids, e.completion_ids, 0.0) for e in examples])
-        with self.policy.learning(), self.autocast():
-            logps, _ = batch_logps(self.policy, batch, self.loss_path, 1.0)
-            total = -(logps * batch.completion_mask).sum()
-        (total * (self.config.reference_weight / tokens)).backward()
+        with self.policy.learning():
+            with self.autocast():
+                logps, _ = batch_logps(self.policy, batch, self.loss_path, 1.0)
+                total = -(logps * batch.completion_mask).sum()
+            (total * (self.config.reference_weight / tokens)).backward()
         return total.item() / _tokens(examples)
 
     def compare_with_sampler(

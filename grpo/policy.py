@@ -24,15 +24,22 @@ if TYPE_CHECKING:
 CACHE_NAMES = ("cache", "past_key_values")
 
 
+# The adapter that is trained has PEFT's name; the frozen one, where the reference is not the base alone, has this.
+TRAINED, REFERENCE = "default", "reference"
+
+
 @dataclass(frozen=True)
 class Policy:
-    """The model stays in evaluation mode: no pass has dropout, so the ratio starts at exactly 1."""
+    """The model stays in evaluation mode, but for the passes of the gradient where dropout or checkpointing need it:
+    without dropout the ratio starts at exactly 1."""
 
     model: PeftModel
     tokenizer: PreTrainedTokenizerBase
     eos_ids: frozenset[int]
     pad_id: int  # fills padding; may be an id with a meaning, since masks come from lengths
     device: torch.device
+    recomputes_activations: bool = False
+    has_dropout: bool = False
 
     def parameters(self) -> list[torch.nn.Parameter]:
         """What is trained: the adapters, in float32."""
@@ -87,11 +94,12 @@ class Policy:
         """The cache argument of a forward pass or `generate`: prompt rows[b] without its last token, for every b.
 
         `prompt_ids` and `prompt_mask` are [Q, P]. Empty where no prompt is used twice, where prompts have one
-        token, and where the model's cache is not one of plain keys and values.
+        token, where activations are checkpointed, and where the model's cache is not one of plain keys and values.
         """
         from transformers.cache_utils import DynamicCache, DynamicLayer
 
-        if prompt_ids.shape[1] < 2 or len(rows) == len(prompt_ids):
+        if prompt_ids.shape[1] < 2 or len(rows) == len(prompt_ids) or self.model.training:
+            # transformers keeps no cache while it checkpoints activations.
             return {}
         output = self.forward(prompt_ids[:, :-1], prompt_mask[:, :-1], kept=1, use_cache=True)
         name = next((name for name in CACHE_NAMES if name in output), None)
@@ -126,16 +134,88 @@ class Policy:
 
     @contextlib.contextmanager
     def learning(self) -> Iterator[None]:
-        """Inside, passes are those of the gradient."""
-        yield
+        """Inside, passes are those of the gradient: with dropout and activation checkpointing, where asked for."""
+        self.model.train(self.recomputes_activations or self.has_dropout)
+        try:
+            yield
+        finally:
+            self.model.eval()
 
     @contextlib.contextmanager
     def as_reference(self) -> Iterator[None]:
-        """Inside, the model is the base model: adapters off, no gradients."""
+        """Inside, the model is the reference, without gradients: the frozen adapter if there is one, else the base."""
+        import torch
+
+        with torch.no_grad():
+            if REFERENCE not in self.model.peft_config:
+                with self.model.disable_adapter():
+                    yield
+            else:
+                with self._active(REFERENCE):
+                    yield
+
+    @contextlib.contextmanager
+    def as_base(self) -> Iterator[None]:
+        """Inside, the model is the base model alone, without gradients."""
         import torch
 
         with torch.no_grad(), self.model.disable_adapter():
             yield
+
+    def freeze_reference(self) -> None:
+        """Make the reference a frozen copy of the adapter as it is now."""
+        from peft.tuners.tuners_utils import BaseTunerLayer
+
+        if REFERENCE not in self.model.peft_config:
+            self.model.add_adapter(REFERENCE, self.model.peft_config[TRAINED])
+        for name, parameter in self.model.named_parameters():
+            if f".{REFERENCE}" in name:
+                parameter.requires_grad_(False)
+        for ours, theirs in self._pairs():
+            ours.data = theirs.detach().to(ours.dtype).clone()
+        for module in self.model.modules():
+            if isinstance(module, BaseTunerLayer):
+                module._active_adapter = [TRAINED]
+
+    def sync_reference(self, alpha: float) -> None:
+        """Move the reference towards the policy: `alpha * policy + (1 - alpha) * reference`, parameter by parameter.
+
+        Where it is the base model it becomes an adapter first, one without effect.
+        """
+        import torch
+
+        if REFERENCE not in self.model.peft_config:
+            self.freeze_reference()
+            with torch.no_grad():
+                for name, parameter in self.model.named_parameters():
+                    if f".{REFERENCE}" in name and "lora_B" in name:
+                        parameter.zero_()
+        with torch.no_grad():
+            for ours, theirs in self._pairs():
+                ours.lerp_(theirs, alpha)
+
+    def _pairs(self) -> list[tuple[torch.nn.Parameter, torch.nn.Parameter]]:
+        """Every parameter of the reference adapter with that of the trained one."""
+        named = dict(self.model.named_parameters())
+        return [
+            (parameter, named[name.replace(f".{REFERENCE}", f".{TRAINED}")])
+            for name, parameter in named.items()
+            if f".{REFERENCE}" in name
+        ]
+
+    @contextlib.contextmanager
+    def _active(self, adapter: str) -> Iterator[None]:
+        """PEFT's own switch would also change which parameters are trained."""
+        from peft.tuners.tuners_utils import BaseTunerLayer
+
+        layers = [module for module in self.model.modules() if isinstance(module, BaseTunerLayer)]
+        for layer in layers:
+            layer._active_adapter = [adapter]
+        try:
+            yield
+        finally:
+            for layer in layers:
+                layer._active_adapter = [TRAINED]
 
 
 def whole_sequences(batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
@@ -170,16 +250,57 @@ def max_length(config: PretrainedConfig) -> int | None:
 
 
 def load_policy(path: str, config: TrainConfig, tokenizer: PreTrainedTokenizerBase) -> Policy:
-    """The base model in the dtype asked for, frozen, with new adapters that the seed decides."""
+    """The base model in the dtype asked for, frozen, with new adapters that the seed decides, or those of a folder."""
     import torch
+
+    base = load_base(path, config)
+    torch.manual_seed(config.seed)
+    return make_policy(
+        base,
+        tokenizer,
+        config.lora_r,
+        config.lora_alpha,
+        config.lora_target_modules,
+        lora_dropout=config.lora_dropout,
+        use_rslora=config.use_rslora,
+        use_dora=config.use_dora,
+        adapter=config.adapter,
+        gradient_checkpointing=config.gradient_checkpointing,
+    )
+
+
+def load_base(path: str, config: TrainConfig) -> PreTrainedModel:
+    """The causal LM on its device, in the dtype asked for or in 4 bits."""
+    import torch
+    from accelerate import PartialState
     from transformers import AutoModelForCausalLM
 
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    device = PartialState(cpu=not torch.cuda.is_available()).device
     dtype = config.dtype if config.dtype != "auto" else ("float32" if device.type == "cpu" else "bfloat16")
+    options: dict[str, Any] = {"dtype": getattr(torch, dtype)}
+    if config.attn_implementation is not None:
+        options["attn_implementation"] = config.attn_implementation
+    if config.load_in_4bit:
+        options |= {"quantization_config": four_bits(options["dtype"]), "device_map": {"": device}}
     with _loading(path):
-        base = AutoModelForCausalLM.from_pretrained(path, dtype=getattr(torch, dtype)).to(device)
-    torch.manual_seed(config.seed)
-    return make_policy(base, tokenizer, config.lora_r, config.lora_alpha, config.lora_target_modules)
+        base = AutoModelForCausalLM.from_pretrained(path, **options)
+    return base if config.load_in_4bit else base.to(device)
+
+
+def four_bits(compute_dtype: torch.dtype) -> Any:
+    """nf4 with double quantisation (QLoRA, arXiv 2305.14314). Raises InputError without bitsandbytes."""
+    import importlib.util
+
+    from transformers import BitsAndBytesConfig
+
+    if importlib.util.find_spec("bitsandbytes") is None:
+        raise InputError("--load-in-4bit needs bitsandbytes: pip install 'grpo-kernels[4bit]'")
+    return BitsAndBytesConfig(
+        load_in_4bit=True,
+        bnb_4bit_quant_type="nf4",
+        bnb_4bit_use_double_quant=True,
+        bnb_4bit_compute_dtype=compute_dtype,
+    )
 
 
 def make_policy(
@@ -188,26 +309,84 @@ def make_policy(
     lora_r: int,
     lora_alpha: float,
     lora_target_modules: tuple[str, ...] = ("all-linear",),
+    *,
+    lora_dropout: float = 0.0,
+    use_rslora: bool = False,
+    use_dora: bool = False,
+    adapter: str | None = None,
+    gradient_checkpointing: bool | None = None,
 ) -> Policy:
+    """`base` with adapters to train: new ones, or those of the folder `adapter`, whose frozen copy is the reference.
+
+    `gradient_checkpointing` None means on a GPU. Adapters are float32 whatever the base. Dropout of the base is
+    switched off for good, that of the adapters is `lora_dropout`, also where a folder says otherwise.
+    """
+    import torch
     from peft import LoraConfig, get_peft_model
 
     eos_ids = end_of_sequence_ids(base, tokenizer)
     pad_id = next(i for i in (tokenizer.pad_token_id, tokenizer.eos_token_id, *sorted(eos_ids), 0) if i is not None)
     clear_generation_defaults(base, eos_ids, pad_id)
     targets = lora_target_modules[0] if lora_target_modules == ("all-linear",) else list(lora_target_modules)
-    lora = LoraConfig(
-        task_type="CAUSAL_LM",
-        r=lora_r,
-        lora_alpha=lora_alpha,
-        lora_dropout=0.0,
-        target_modules=targets,
-    )
-    try:
-        model = get_peft_model(base, lora, autocast_adapter_dtype=True)
-    except ValueError as error:
-        raise InputError(f"--lora-target-modules {' '.join(lora_target_modules)}: {error}") from error
+    without_dropout(base)
+    if gradient_checkpointing is None:
+        gradient_checkpointing = base.device.type == "cuda"
+    if gradient_checkpointing:
+        base.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    if adapter is not None:
+        model = load_adapter(base, adapter)
+    else:
+        lora = LoraConfig(
+            task_type="CAUSAL_LM",
+            r=lora_r,
+            lora_alpha=lora_alpha,
+            lora_dropout=lora_dropout,
+            use_rslora=use_rslora,
+            use_dora=use_dora,
+            target_modules=targets,
+        )
+        try:
+            model = get_peft_model(base, lora, autocast_adapter_dtype=True)
+        except ValueError as error:
+            raise InputError(f"--lora-target-modules {' '.join(lora_target_modules)}: {error}") from error
+    for module in model.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = lora_dropout
+    model.requires_grad_(False)
+    for name, parameter in model.named_parameters():
+        if "lora_" in name:
+            parameter.requires_grad_(True)
+            parameter.data = parameter.data.float()
     model.eval()
-    return Policy(model, tokenizer, eos_ids, pad_id, base.device)
+    policy = Policy(model, tokenizer, eos_ids, pad_id, base.device, gradient_checkpointing, lora_dropout > 0)
+    if adapter is not None:
+        policy.freeze_reference()
+    return policy
+
+
+def load_adapter(base: PreTrainedModel, folder: str) -> PeftModel:
+    """Raises InputError where the folder holds no LoRA adapter that fits."""
+    from peft import PeftModel
+
+    if not (Path(folder) / "adapter_config.json").is_file():
+        raise InputError(f"--adapter {folder}: there is no adapter_config.json; give the folder of a PEFT adapter")
+    try:
+        return PeftModel.from_pretrained(base, folder, is_trainable=True, autocast_adapter_dtype=True)
+    except (OSError, ValueError, KeyError, RuntimeError) as error:
+        first = str(error).strip().splitlines()[0]
+        raise InputError(f"--adapter {folder}: it cannot be put on this model: {first}") from error
+
+
+def without_dropout(model: torch.nn.Module) -> None:
+    """Set every dropout probability of the model to 0: as modules, and as numbers that attention reads."""
+    import torch
+
+    for module in model.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.0
+        for name, value in vars(module).items():
+            if "drop" in name and isinstance(value, float):
+                setattr(module, name, 0.0)
 
 
 def end_of_sequence_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:

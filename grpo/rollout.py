@@ -2,40 +2,47 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from grpo.batch import pad_left
 from grpo.groups import Completion, Task
 from grpo.policy import Policy
+from grpo.sampler import Sampling, support
 
 if TYPE_CHECKING:
+    import torch
     from transformers import GenerationConfig
 
 
 def sample(
     policy: Policy,
     tasks: Sequence[Task],
-    num_generations: int,
+    temperatures: Sequence[float],
     max_completion_length: int,
-    temperature: float,
     batch_size: int,
+    sampling: Sampling | None = None,
 ) -> list[list[Completion]]:
-    """`num_generations` completions of every task, from softmax(logits / temperature) over all tokens."""
-    at_once = max(1, batch_size // num_generations)
-    config = _generation_config(policy, max_completion_length, temperature)
+    """A completion of every task at each of `temperatures`, with the log-probabilities of its tokens.
+
+    Tokens are drawn from softmax(logits / temperature), or from what `sampling` leaves of it (its own temperature is
+    not used). At most `batch_size` sequences run at once, but at least one group.
+    """
+    at_once = max(1, batch_size // len(temperatures))
+    config = _generation_config(policy, max_completion_length, is_greedy=False)
     return [
         group for start in range(0, len(tasks), at_once)
-        for group in _generate(policy, tasks[start : start + at_once], num_generations, config)
+        for group in _generate(policy, tasks[start : start + at_once], temperatures, config, sampling or Sampling())
     ]  # fmt: skip
 
 
 def greedy(policy: Policy, tasks: Sequence[Task], max_completion_length: int, batch_size: int) -> list[Completion]:
     """The most probable token at every step, for every task."""
-    config = _generation_config(policy, max_completion_length, None)
+    config = _generation_config(policy, max_completion_length, is_greedy=True)
     return [
         group[0] for start in range(0, len(tasks), batch_size)
-        for group in _generate(policy, tasks[start : start + batch_size], 1, config)
+        for group in _generate(policy, tasks[start : start + batch_size], (1.0,), config, None)
     ]  # fmt: skip
 
 
@@ -50,13 +57,39 @@ def completion_length(ids: Sequence[int], eos_ids: frozenset[int]) -> tuple[int,
     return len(ids), True
 
 
-def _generation_config(policy: Policy, max_new_tokens: int, temperature: float | None) -> GenerationConfig:
-    """Sampling from the whole distribution (`generate` keeps 50 tokens unless told), or greedy if None."""
+class Drawing:
+    """A logits processor for `generate`: temperatures by row, the tokens that may be drawn, and the log-probabilities
+    of those that were. Of the scores only those of the latest step are kept."""
+
+    def __init__(self, temperatures: torch.Tensor, sampling: Sampling) -> None:
+        self.temperatures = temperatures  # [B]
+        self.sampling = Sampling(1.0, sampling.top_p, sampling.top_k, sampling.min_p)
+        self.logps: list[torch.Tensor] = []  # [B] a step
+        self._latest: tuple[torch.Tensor, torch.Tensor] | None = None
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        self.note(input_ids)
+        scores = scores / self.temperatures[:, None]
+        if self.sampling.is_restricted:
+            scores = scores.masked_fill(~support(scores, self.sampling), -math.inf)
+        self._latest = scores, scores.logsumexp(-1)
+        return scores
+
+    def note(self, ids: torch.Tensor) -> None:
+        """The last of the ids [B, S] were drawn from the latest scores."""
+        if self._latest is not None:
+            scores, total = self._latest
+            self.logps.append(scores.gather(-1, ids[:, -1:]).squeeze(-1) - total)
+            self._latest = None
+
+
+def _generation_config(policy: Policy, max_new_tokens: int, is_greedy: bool) -> GenerationConfig:
+    """What `Drawing` does, `generate` is told to leave: it keeps 50 tokens unless told."""
     from transformers import GenerationConfig
 
-    sampling = {} if temperature is None else {"temperature": temperature, "top_k": 0, "top_p": 1.0}
+    sampling: dict[str, Any] = {} if is_greedy else {"temperature": 1.0, "top_k": 0, "top_p": 1.0}
     return GenerationConfig(
-        do_sample=temperature is not None,
+        do_sample=not is_greedy,
         num_beams=1,
         max_new_tokens=max_new_tokens,
         repetition_penalty=1.0,
@@ -67,29 +100,50 @@ def _generation_config(policy: Policy, max_new_tokens: int, temperature: float |
     )
 
 
-def _generate(policy: Policy, tasks: Sequence[Task], copies: int, config: GenerationConfig) -> list[list[Completion]]:
+def _generate(
+    policy: Policy,
+    tasks: Sequence[Task],
+    temperatures: Sequence[float],
+    config: GenerationConfig,
+    sampling: Sampling | None,
+) -> list[list[Completion]]:
+    """Without `sampling` it is greedy, and `temperatures` is the one 1."""
     import torch
 
+    copies = len(temperatures)
     ids, mask = pad_left([task.prompt_ids for task in tasks], policy.pad_id)
     input_ids = torch.tensor(ids, device=policy.device)
     attention_mask = torch.tensor(mask, device=policy.device)
     rows = torch.arange(len(tasks), device=policy.device).repeat_interleave(copies)
+    by_row = torch.tensor(temperatures, dtype=torch.float32, device=policy.device).repeat(len(tasks))
+    drawing = Drawing(by_row, sampling) if sampling else None
     with torch.no_grad():
         output = policy.model.generate(
             input_ids=input_ids[rows],
             attention_mask=attention_mask[rows],
             generation_config=config,
+            logits_processor=[drawing] if drawing else None,
+            synced_gpus=policy.is_sharded,
             **policy.prompt_cache(input_ids, attention_mask, rows),
         )
     sampled = output[:, input_ids.shape[1] :].tolist()
+    logps: list[list[float]] | None = None
+    if drawing is not None:
+        drawing.note(output)
+        logps = torch.stack(drawing.logps, dim=1).tolist()
     return [
-        [_completion(policy, task, row) for row in sampled[n * copies : (n + 1) * copies]]
+        [
+            _completion(policy, task, sampled[row], temperature, logps[row] if logps else None)
+            for row, temperature in enumerate(temperatures, n * copies)
+        ]
         for n, task in enumerate(tasks)
     ]
 
 
-def _completion(policy: Policy, task: Task, row: list[int]) -> Completion:
+def _completion(
+    policy: Policy, task: Task, row: list[int], temperature: float, logps: Sequence[float] | None
+) -> Completion:
     length, truncated = completion_length(row, policy.eos_ids)
     ids = tuple(row[:length])
     text = policy.tokenizer.decode(list(ids), skip_special_tokens=True)
-    return Completion(task, ids, str(text), truncated)
+    return Completion(task, ids, str(text), truncated, temperature, None if logps is None else tuple(logps[:length]))

@@ -22,6 +22,7 @@ from grpo.evaluate import Evaluation, evaluate
 from grpo.groups import Group, Task
 from grpo.kl_control import AdaptiveKLController
 from grpo.learner import Learner
+from grpo.merging import merged_if
 from grpo.metrics import rollout_metrics
 from grpo.output import RunFiles, save_adapter
 from grpo.policy import Policy
@@ -243,7 +244,7 @@ class GRPOTrainer:
     def evaluate(self) -> Evaluation:
         """Greedy answers to the held-out tasks, each process its share of them."""
         config = self.config
-        with self.learner.autocast():
+        with self.learner.autocast(), merged_if(self.policy, config.merge_lora):
             own = evaluate(
                 self.policy,
                 processes.share(self.held_out),

@@ -37,4 +37,4 @@ def make_engine(config: TrainConfig) -> Engine:
     """The engine that the configuration names."""
     from grpo.engines.transformers import TransformersEngine
 
-    return TransformersEngine()
+    return TransformersEngine(config.merge_lora)

@@ -5,12 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from grpo.groups import Completion, Task
+from grpo.merging import merged_if
 from grpo.policy import Policy
 from grpo.rollout import sample
 from grpo.sampler import Sampling
 
 
 class TransformersEngine:
+    """`merge`: whether the adapters are merged meanwhile; see `grpo.merging`."""
+
+    def __init__(self, merge: bool | None = None) -> None:
+        self.merge = merge
+
     def generate(
         self,
         policy: Policy,
@@ -20,4 +26,5 @@ class TransformersEngine:
         max_completion_length: int,
         batch_size: int,
     ) -> list[list[Completion]]:
-        return sample(policy, tasks, len(temperatures), max_completion_length, temperatures[0], batch_size)
+        with merged_if(policy, self.merge):
+            return sample(policy, tasks, temperatures, max_completion_length, batch_size, sampling)

@@ -1,6 +1,7 @@
 """The update: the same however it is split, exactly on-policy at first, and nothing where there is nothing to learn."""
 
 import dataclasses
+import math
 
 import pytest
 import torch
@@ -10,11 +11,12 @@ from grpo.batch import Totals, TrainSequence
 from grpo.config import LOSS_TYPES, TrainConfig
 from grpo.groups import Completion, Group
 from grpo.learner import Example, StepData
+from grpo.policy import make_policy
 from grpo.rewards import find_rewards
 from grpo.trainer import GRPOTrainer
 from grpo.window import Window, training_sequences
 from grpo_kernels import token_logps
-from tests.grpo.conftest import EOS, task, tiny_policy
+from tests.grpo.conftest import EOS, character_tokenizer, task, tiny_model, tiny_policy
 from tests.grpo.test_console import display
 
 LENGTHS = (1, 3, 2, 4)
@@ -222,3 +224,98 @@ def test_a_gradient_that_is_not_finite_stops_the_run():
     next(iter(trainer.policy.parameters())).data.fill_(float("nan"))
     with pytest.raises(FloatingPointError, match="step 1 has norm nan: lower --learning-rate"):
         update(trainer, groups((1.0, 0.0, 0.0, 0.0)))
+
+
+@pytest.mark.parametrize("path", ["linear", "logits"])
+def test_activations_that_are_computed_again_have_the_same_dropout(path):
+    grads = []
+    for recompute in (False, True):
+        policy = make_policy(
+            tiny_model("llama"), character_tokenizer(), 4, 8, lora_dropout=0.3, gradient_checkpointing=recompute
+        )
+        for n, parameter in enumerate(policy.parameters()):
+            torch.manual_seed(n)
+            torch.nn.init.normal_(parameter, std=0.2)
+        torch.manual_seed(0)
+        # Of prompts that are all different, so that both ways run the same passes.
+        window = [Group(g.id, g.task, g.completions[:1] + g.completions[3:], g.rewards[:1] + g.rewards[3:])
+                  for g in groups((1.0, 0.0, 0.0, 0.5))]  # fmt: skip
+        grads.append(gradient(make_trainer(policy, loss_path=path, report_kl=False, per_device_train_batch_size=1,
+                                           gradient_accumulation_steps=4), window))  # fmt: skip
+    torch.testing.assert_close(grads[1], grads[0], rtol=1e-4, atol=1e-6)
+
+
+def test_when_memory_runs_out_the_step_is_taken_in_smaller_parts():
+    """The update is that of a run that had them from the start, and the size stays small."""
+    window = groups((1.0, 0.0, 0.0, 0.5))
+    small = make_trainer(per_device_train_batch_size=1, gradient_accumulation_steps=4)
+    expected = gradient(small, window)
+    trainer = make_trainer()
+    part_loss = trainer.learner.part_loss
+
+    def limited(part, batch, whole):
+        output = part_loss(part, batch, whole)
+        if len(part.sequences) > 1:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return output
+
+    trainer.learner.part_loss = limited
+    torch.testing.assert_close(gradient(trainer, window), expected, rtol=1e-4, atol=1e-6)
+    assert trainer.learner.micro_batch_size == 1
+
+
+def test_other_errors_are_not_taken_for_a_lack_of_memory():
+    trainer = make_trainer()
+
+    def broken(part, batch, whole):
+        raise RuntimeError("shape mismatch")
+
+    trainer.learner.part_loss = broken
+    with pytest.raises(RuntimeError, match="shape mismatch"):
+        update(trainer, groups((1.0, 0.0, 0.0, 0.5)))
+
+
+@pytest.mark.parametrize("loss_type", LOSS_TYPES)
+def test_an_entropy_bonus_is_averaged_over_the_step(loss_type):
+    window = groups((1.0, 0.0, 0.0, 0.5))
+    whole = gradient(make_trainer(loss_type=loss_type, entropy_coef=0.5), window)
+    split = make_trainer(
+        loss_type=loss_type, entropy_coef=0.5, per_device_train_batch_size=1, gradient_accumulation_steps=4
+    )
+    assert (gradient(split, window) - whole).norm() < 1e-4 * whole.norm()
+
+
+def test_tokens_of_low_entropy_can_be_left_out():
+    window = groups((1.0, 0.0, 0.0, 0.5))
+    trainer = make_trainer(top_entropy_quantile=0.2)
+    weights = torch.cat([s.token_weights for s in window_of(trainer, window).steps[0].sequences])
+    assert weights.sum() == 2 and len(weights) == 10
+    assert (gradient(trainer, window) - gradient(make_trainer(), window)).abs().max() > 1e-3
+
+
+def test_sampler_and_trainer_are_compared_and_made_up_for():
+    """A sampler that was twice as sure of every token: ratios of 1/2."""
+    window = groups((1.0, 0.0, 0.0, 0.5))
+    trainer = make_trainer()
+    sequences, _ = trainer.learner.know(training_sequences(window, (1.0,)), old=True)
+    rows = iter([tuple((s.old_logps + math.log(2)).tolist()) for s in sequences])
+    (group,) = window
+    told = [dataclasses.replace(c, sampler_logps=next(rows)) for c in group.completions]
+    window = [dataclasses.replace(group, completions=tuple(told))]
+    metrics = update(make_trainer(), window)
+    assert metrics["mismatch/ratio/max"] == pytest.approx(0.5, abs=1e-3)
+    assert metrics["mismatch/logp_difference_mean"] == pytest.approx(math.log(2), abs=1e-3)
+    plain = gradient(make_trainer(), window)
+    corrected = gradient(make_trainer(importance_sampling_correction="token_truncate"), window)
+    torch.testing.assert_close(corrected, plain / 2, rtol=1e-3, atol=1e-5)
+
+
+def test_sequences_that_the_policy_moved_away_from_can_be_left_out():
+    """Of negative advantage alone: with a threshold that everything passes, only the better half is left."""
+    window = groups((1.0, 0.0, 0.0, 0.0))
+    trainer = make_trainer(num_iterations=2, off_policy_mask_threshold=-1e9)
+    parts = window_of(trainer, window)
+    data, _ = trainer.learner.step(0, parts.steps[0], moved=False, again=False)
+    batch = trainer.learner.collate(data.sequences)
+    weights = trainer.learner.off_policy_weights(batch)
+    assert (weights != 0).any(-1).tolist() == [True, False, False, False]

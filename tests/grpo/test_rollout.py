@@ -4,8 +4,10 @@ import pytest
 import torch
 from transformers import GenerationConfig
 
+from grpo.policy import make_policy
 from grpo.rollout import completion_length, greedy, sample
-from tests.grpo.conftest import CHARACTERS, EOS, task, tiny_policy
+from grpo.sampler import Sampling, support
+from tests.grpo.conftest import CHARACTERS, EOS, character_tokenizer, task, tiny_model, tiny_policy
 
 
 @pytest.mark.parametrize(
@@ -43,7 +45,7 @@ def test_samples_follow_the_policy_at_its_temperature(kind):
     policy, temperature, count = tiny_policy(kind), 1.5, 6000
     one, padding = task(prompt="1+2="), task(prompt="12+34=")
     torch.manual_seed(0)
-    group, _ = sample(policy, [one, padding], count, 2, temperature, batch_size=2 * count)
+    group, _ = sample(policy, [one, padding], [temperature] * count, 2, batch_size=2 * count)
     ids = torch.tensor([one.prompt_ids])
     with torch.no_grad():
         expected = (policy.model(input_ids=ids).logits[0, -1] / temperature).softmax(-1)
@@ -63,7 +65,7 @@ def test_samples_belong_to_their_tasks_in_order_however_they_are_batched():
     policy = tiny_policy()
     tasks = [task(id=str(n), prompt=f"{n}+1=") for n in range(5)]
     for batch_size in (1, 6, 100):
-        groups = sample(policy, tasks, 3, 4, 1.0, batch_size)
+        groups = sample(policy, tasks, [1.0] * 3, 4, batch_size)
         assert [[c.task.id for c in group] for group in groups] == [[t.id] * 3 for t in tasks]
 
 
@@ -72,7 +74,7 @@ def test_the_seed_decides_the_samples():
     drawn = []
     for seed in (0, 0, 1):
         torch.manual_seed(seed)
-        drawn.append([c.ids for c in sample(policy, [task()], 8, 4, 1.0, 8)[0]])
+        drawn.append([c.ids for c in sample(policy, [task()], [1.0] * 8, 4, 8)[0]])
     assert drawn[0] == drawn[1] != drawn[2]
 
 
@@ -89,3 +91,32 @@ def test_the_text_leaves_special_tokens_out():
     completion = greedy(policy, [task()], 6, 1)[0]
     words = [CHARACTERS[i] for i in completion.ids if i > 2]
     assert completion.text == "".join(words)
+
+
+@pytest.mark.parametrize("sampling", [Sampling(), Sampling(top_k=7, top_p=0.9)])
+def test_the_samplers_log_probabilities_are_those_it_drew_with(sampling):
+    policy, temperatures = tiny_policy(), (0.7, 1.0, 1.6)
+    tasks = [task("a", "1+2="), task("b", "12+34=")]
+    torch.manual_seed(0)
+    for group in sample(policy, tasks, temperatures, 5, 100, sampling):
+        assert [c.temperature for c in group] == list(temperatures)
+        for completion in group:
+            ids = torch.tensor([completion.task.prompt_ids + completion.ids])
+            with torch.no_grad():
+                logits = policy.model(input_ids=ids).logits[0, len(completion.task.prompt_ids) - 1 : -1]
+            scaled = logits / completion.temperature
+            kept = support(scaled, sampling)
+            logps = scaled.masked_fill(~kept, -torch.inf).log_softmax(-1)
+            expected = logps.gather(-1, torch.tensor(completion.ids)[:, None])[:, 0]
+            torch.testing.assert_close(torch.tensor(completion.sampler_logps), expected, rtol=0, atol=1e-4)
+
+
+def test_with_activation_checkpointing_a_decode_step_runs_one_token():
+    policy = make_policy(tiny_model("llama"), character_tokenizer(), 4, 8, gradient_checkpointing=True)
+    widths = []
+    layer = policy.model.get_base_model().model.layers[0]
+    layer.register_forward_pre_hook(lambda _, args: widths.append(args[0].shape[1]))
+    with policy.learning():
+        pass
+    sample(policy, [task()], [1.0, 1.0], 5, 8)
+    assert widths[0] == 3 and set(widths[1:]) == {1} and len(widths) >= 3
