@@ -19,15 +19,14 @@ import numpy as np
 import torch
 from torch.distributed.checkpoint.state_dict import (
     StateDictOptions,
-    get_model_state_dict,
     get_optimizer_state_dict,
-    set_model_state_dict,
     set_optimizer_state_dict,
 )
+from torch.distributed.tensor import distribute_tensor
 
 from grpo import processes
 from grpo.errors import InputError
-from grpo.policy import Policy
+from grpo.policy import REFERENCE, Policy
 
 NAME = re.compile(r"checkpoint-(\d+)")
 STATE, TRAINING = "state.json", "training.pt"
@@ -118,9 +117,9 @@ def write_training(folder: Path, policy: Policy, optimizer: torch.optim.Optimize
     """What is trained, the optimizer's state, and the adapter that is the reference, whole whatever the sharding."""
     options = StateDictOptions(full_state_dict=True, cpu_offload=True, ignore_frozen_params=True)
     state = {
-        "model": get_model_state_dict(policy.model, options=options),
+        "model": whole_parameters(policy, trained=True),
         "optimizer": get_optimizer_state_dict(policy.model, optimizer, options=options),
-        "reference": {name: tensor.cpu() for name, tensor in reference_parameters(policy).items()},
+        "reference": whole_parameters(policy, trained=False),
     }
     if processes.rank() == 0:
         torch.save(state, folder / TRAINING)
@@ -128,20 +127,31 @@ def write_training(folder: Path, policy: Policy, optimizer: torch.optim.Optimize
 
 def read_training(folder: Path, policy: Policy, optimizer: torch.optim.Optimizer) -> None:
     state = torch.load(folder / TRAINING, map_location="cpu", weights_only=True)
-    options = StateDictOptions(full_state_dict=True, ignore_frozen_params=True, strict=False)
-    set_model_state_dict(policy.model, state["model"], options=options)
+    options = StateDictOptions(full_state_dict=True, ignore_frozen_params=True)
     set_optimizer_state_dict(policy.model, optimizer, state["optimizer"], options=options)
-    if state["reference"]:
-        if not reference_parameters(policy):
-            policy.sync_reference(0.0)
-        for name, tensor in reference_parameters(policy).items():
-            tensor.copy_(state["reference"][name])
+    if state["reference"] and not whole_parameters(policy, trained=False):
+        policy.sync_reference(0.0)
+    parameters = dict(policy.model.named_parameters())
+    for name, whole in (state["model"] | state["reference"]).items():
+        parameters[name].data.copy_(placed_like(whole, parameters[name]))
 
 
-def reference_parameters(policy: Policy) -> dict[str, torch.Tensor]:
-    """The frozen adapter, where the reference is one."""
-    frozen = {n: p.detach() for n, p in policy.model.named_parameters() if "lora_" in n and not p.requires_grad}
-    return {n: p.full_tensor() if hasattr(p, "full_tensor") else p for n, p in frozen.items()}
+def whole_parameters(policy: Policy, trained: bool) -> dict[str, torch.Tensor]:
+    """The adapter that is trained, or the frozen one that is the reference, on the CPU. Every process calls it."""
+    chosen = {
+        name: parameter.detach()
+        for name, parameter in policy.model.named_parameters()
+        if (parameter.requires_grad if trained else f".{REFERENCE}" in name)
+    }
+    return {name: (p.full_tensor() if hasattr(p, "full_tensor") else p).cpu() for name, p in chosen.items()}
+
+
+def placed_like(whole: torch.Tensor, parameter: Any) -> torch.Tensor:
+    """The tensor on the parameter's device, spread over the processes as it is."""
+    whole = whole.to(parameter.device)
+    if not hasattr(parameter, "full_tensor"):
+        return whole
+    return distribute_tensor(whole, parameter.device_mesh, parameter.placements)
 
 
 def write_process(folder: Path, state: Mapping[str, Any]) -> None:

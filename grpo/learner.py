@@ -53,6 +53,8 @@ class Part:
 
     sequences: Sequence[TrainSequence]
     learns: bool
+    is_filler: bool = False
+    """It stands for nothing, in a pass that other processes need."""
 
 
 class Learner:
@@ -105,6 +107,8 @@ class Learner:
             if not moved:
                 batch = dataclasses.replace(batch, old_logps=None)
             output = self.part_loss(part, batch, data.whole)
+            if part.is_filler:
+                continue
             tokens = int(batch.completion_mask.sum())
             for name in CLIP_METRICS if again else (*CLIP_METRICS, "kl", "entropy"):
                 if name in output.metrics:
@@ -131,11 +135,13 @@ class Learner:
         parts = []
         for kind, learns in ((learning, True), (idle, False)):
             batches = list(micro_batches(kind, self.micro_batch_size))
-            if self.policy.is_sharded:
-                # Every pass gathers the parameters from all processes: each has to take as many.
-                batches += [[self.nothing()]] * (processes.largest(len(batches)) - len(batches))
             parts += [Part(batch, learns) for batch in batches]
+            parts += [Part([self.nothing()], learns, is_filler=True)] * self.missing(len(batches))
         return parts
+
+    def missing(self, passes: int) -> int:
+        """Passes that others take and this process does not. One over a sharded model is a pass of all processes."""
+        return processes.largest(passes) - passes if self.policy.is_sharded else 0
 
     def nothing(self) -> TrainSequence:
         """A sequence without a gradient, for a pass that other processes need."""
@@ -147,7 +153,7 @@ class Learner:
         """The loss of one micro-batch, its gradient added to the adapters'."""
         size = Totals.of(part.sequences)
         num_items, share = window_share(self.config.loss_type, size, whole)
-        if part.sequences[0].prompt_ids == self.nothing().prompt_ids and self.policy.is_sharded:
+        if part.is_filler:
             share = 0.0
         config = self.loss_config
         if config.entropy_coef and share:
@@ -222,8 +228,7 @@ class Learner:
         result: list[TrainSequence] = []
         entropies: list[torch.Tensor] = []
         batches = list(micro_batches(sequences, self.micro_batch_size))
-        missing = processes.largest(len(batches)) - len(batches) if self.policy.is_sharded else 0
-        for part in [*batches, *[[self.nothing()]] * missing]:
+        for part in [*batches, *[[self.nothing()]] * self.missing(len(batches))]:
             batch = self.collate(part)
             known: dict[str, list[torch.Tensor]] = {}
             with torch.no_grad(), self.autocast():

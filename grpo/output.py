@@ -105,12 +105,10 @@ def remove_run(path: Path) -> None:
 def save_adapter(policy: Policy, folder: Path) -> None:
     """The trained adapter in PEFT's form; every process has to call it where the model is sharded."""
     from peft import get_peft_model_state_dict
-    from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 
-    state = None
-    if policy.is_sharded:
-        options = StateDictOptions(full_state_dict=True, cpu_offload=True, ignore_frozen_params=True)
-        state = get_model_state_dict(policy.model, options=options)
+    from grpo.checkpoint import whole_parameters
+
+    state = whole_parameters(policy, trained=True) if policy.is_sharded else None
     if processes.rank() == 0:
         weights = {} if state is None else {"state_dict": get_peft_model_state_dict(policy.model, state)}
         # The adapters touch no embeddings; asking PEFT to find that out could mean a request to the Hub.

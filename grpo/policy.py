@@ -94,12 +94,14 @@ class Policy:
         """The cache argument of a forward pass or `generate`: prompt rows[b] without its last token, for every b.
 
         `prompt_ids` and `prompt_mask` are [Q, P]. Empty where no prompt is used twice, where prompts have one
-        token, where activations are checkpointed, and where the model's cache is not one of plain keys and values.
+        token, where activations are checkpointed or parameters sharded, and where the cache is not one of plain keys
+        and values.
         """
         from transformers.cache_utils import DynamicCache, DynamicLayer
 
-        if prompt_ids.shape[1] < 2 or len(rows) == len(prompt_ids) or self.model.training:
-            # transformers keeps no cache while it checkpoints activations.
+        # transformers keeps no cache while it checkpoints activations, and FSDP2 gathers no parameters for gradients
+        # that come back through one.
+        if prompt_ids.shape[1] < 2 or len(rows) == len(prompt_ids) or self.model.training or self.is_sharded:
             return {}
         output = self.forward(prompt_ids[:, :-1], prompt_mask[:, :-1], kept=1, use_cache=True)
         name = next((name for name in CACHE_NAMES if name in output), None)
