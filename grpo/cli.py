@@ -12,6 +12,7 @@ from grpo.options import Parser, one_line
 COMMANDS = {
     "data": "grpo.commands.data",
     "train": "grpo.commands.train",
+    "merge": "grpo.commands.merge",
 }
 
 

@@ -35,6 +35,14 @@ class Engine(Protocol):
 
 def make_engine(config: TrainConfig) -> Engine:
     """The engine that the configuration names."""
+    if config.engine == "server":
+        from grpo.engines.server import ServerEngine
+
+        return ServerEngine(config.server_url or "")
+    if config.engine == "continuous":
+        from grpo.engines.continuous import ContinuousEngine
+
+        return ContinuousEngine(config.merge_lora)
     from grpo.engines.transformers import TransformersEngine
 
     return TransformersEngine(config.merge_lora)

@@ -2,15 +2,17 @@
 
 import pytest
 import torch
-from transformers import GenerationConfig
+from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM
 
 from grpo.batch import TrainSequence, collate
+from grpo.config import TrainConfig
 from grpo.errors import InputError
+from grpo.loss_path import batch_loss
 from grpo.merging import merged
-from grpo.policy import end_of_sequence_ids, make_policy
+from grpo.policy import end_of_sequence_ids, load_policy, make_policy
 from grpo.rollout import sample
 from grpo_kernels import token_logps
-from tests.grpo.conftest import EOS, PAD, character_tokenizer, task, tiny_model, tiny_policy
+from tests.grpo.conftest import CHARACTERS, EOS, PAD, character_tokenizer, task, tiny_model, tiny_policy
 
 KINDS = ["llama", "qwen2", "gpt2"]
 
@@ -235,3 +237,18 @@ def test_small_updates_reach_adapters_after_a_rollout():
         optimizer.step()
     for parameter in parameters:
         torch.testing.assert_close(parameter.data, torch.full_like(parameter, 0.0099), rtol=0, atol=1e-7)
+
+
+def test_a_base_in_4_bits_is_sampled_from_and_trained_on(tmp_path):
+    """nf4 runs on a CPU too; the adapters are float32, and the gradient reaches them through the quantised layers."""
+    shape = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4}
+    shape |= {"num_key_value_heads": 2, "vocab_size": len(CHARACTERS), "eos_token_id": EOS, "pad_token_id": PAD}
+    LlamaForCausalLM(LlamaConfig(**shape)).save_pretrained(tmp_path)
+    config = TrainConfig(model=str(tmp_path), load_in_4bit=True)
+    policy = load_policy(str(tmp_path), config, character_tokenizer())
+    layer = policy.model.get_base_model().model.layers[0].self_attn.q_proj.base_layer
+    assert layer.weight.dtype == torch.uint8 and layer.weight.numel() == 64 * 64 // 2
+    assert {p.dtype for p in policy.parameters()} == {torch.float32}
+    assert len(sample(policy, [task()], [1.0, 1.0], 3, 8)[0]) == 2
+    batch_loss(policy, BATCH, "linear").loss.backward()
+    assert any(p.grad is not None and p.grad.abs().max() > 0 for p in policy.parameters())
