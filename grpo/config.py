@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from grpo.data.load import DataConfig
 from grpo.errors import InputError
 from grpo.options import option
 
@@ -23,7 +24,7 @@ CORRECTIONS = ("none", "token_truncate", "token_mask", "sequence_truncate", "seq
 
 
 @dataclass(frozen=True)
-class TrainConfig:
+class TrainConfig(DataConfig):
     """Every option of `grpo train`. Names are TRL's where TRL has them.
 
     In each process one optimizer step uses `per_device_train_batch_size * gradient_accumulation_steps` completions,
@@ -55,13 +56,6 @@ class TrainConfig:
         ("all-linear",), "model", "names of the modules to adapt, or all-linear: all but the output head"
     )
 
-    data: str | None = option(
-        None, "data", "JSONL file: a `prompt` (text or chat messages) and any columns that the rewards use"
-    )
-    eval_data: str | None = option(None, "data", "JSONL file of held-out problems, in the same form as --data")
-    eval_size: int | None = option(
-        None, "data", "problems to hold out of --data without --eval-data; default: a tenth, at most 500"
-    )
     reward: tuple[str, ...] = option(
         ("numeric",), "data", "rewards to add up, by name; the first decides the held-out accuracy"
     )
@@ -230,9 +224,10 @@ class TrainConfig:
     )
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         for name in ("lora_r", "max_completion_length", "rollout_batch_size", "num_iterations", "max_steps",
                      "max_rounds", "per_device_train_batch_size", "gradient_accumulation_steps", "save_total_limit",
-                     "eval_size", "eval_steps", "save_steps", "sync_ref_steps", "steps_per_generation"):  # fmt: skip
+                     "eval_steps", "save_steps", "sync_ref_steps", "steps_per_generation"):  # fmt: skip
             _require(self, name, getattr(self, name) is None or getattr(self, name) >= 1, "at least 1")
         _require(self, "num_generations", self.num_generations >= 2, "at least 2: advantages compare completions")
         for name in ("temperature", "learning_rate", "lora_alpha", "max_grad_norm", "reward_timeout",
@@ -296,8 +291,6 @@ class TrainConfig:
             )
 
     def _check_combinations(self) -> None:
-        if self.eval_data is not None and self.eval_size is not None:
-            raise InputError("--eval-size holds problems out of --data and --eval-data replaces that: give one of them")
         if self.engine == "server" and self.server_url is None:
             raise InputError("--engine server needs --server-url, such as http://localhost:8000")
         for name in ("kl_in_reward", "kl_target", "sync_ref_steps"):

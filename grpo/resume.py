@@ -25,7 +25,7 @@ def describe_run(config: TrainConfig, tasks: Sequence[Task], rewards: Sequence[R
 
     data = hashlib.sha256()
     for task in tasks:
-        data.update(json.dumps([task.id, task.prompt, dict(task.columns)], sort_keys=True, default=str).encode())
+        data.update(task.fingerprint.encode())
     options = {name: value for name, value in config.to_dict().items() if name not in FREE}
     return json.loads(
         json.dumps(

@@ -13,15 +13,10 @@ from grpo.callbacks import Callback
 from grpo.checkpoint import find_checkpoint
 from grpo.config import TrainConfig, default_output_dir
 from grpo.console import Display, printable
-from grpo.data.loaders import (
-    Problem,
-    hold_out,
-    problems_from_rows,
-    prompt_key,
-    read_problems,
-    require_columns,
-)
+from grpo.data.load import Data, load_data, mapped_problems
+from grpo.data.loaders import hold_out, problems_from_rows, require_columns
 from grpo.data.prompts import build_tasks, prompt_text
+from grpo.data.sources import FORMS
 from grpo.engines import Engine
 from grpo.errors import InputError
 from grpo.evaluate import Evaluation
@@ -31,6 +26,8 @@ from grpo.policy import Policy, load_policy, load_tokenizer, max_length, model_p
 from grpo.rewards import Reward, find_rewards, score
 
 if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
     from grpo.trainer import GRPOTrainer, Result
 
 Rows = Sequence[Mapping[str, Any]]
@@ -78,15 +75,13 @@ def build(
     judges = find_rewards(config.reward) if rewards is None else [as_reward(reward) for reward in rewards]
     config.loss_config()
     run_dir = output_folder(config)
-    train_problems, held_out_problems = load_problems(config, train_data, eval_data)
+    path = model_path(config)
+    check_data_and_model(config, train_data)
+    model_config, tokenizer = load_tokenizer(path)
+    data = load_problems(config, tokenizer, train_data, eval_data)
+    train_problems, held_out_problems = data.train, data.held_out
     for reward in judges:
         require_columns([*train_problems, *held_out_problems], reward.columns, f"reward {reward.name}")
-    shared = {prompt_key(p.prompt) for p in held_out_problems} & {prompt_key(p.prompt) for p in train_problems}
-    if shared:
-        display.say(f"warning: {len(shared)} held-out prompts are also trained on: the accuracy counts them too")
-
-    path = model_path(config)
-    model_config, tokenizer = load_tokenizer(path)
     rules = tuple(reward.rule for reward in judges)
     train_tasks, held_out = (
         build_tasks(problems, tokenizer, rules, config.max_completion_length, max_length(model_config))
@@ -95,6 +90,8 @@ def build(
     # Judging empty completions now finds the rows that a reward cannot judge, before training reaches them.
     score(judges, [Completion(task, (), "", truncated=True) for task in (*train_tasks, *held_out)])
     policy = load_policy(path, config, tokenizer)
+    for line in data.report:
+        display.say(printable(line))
     if config.fsdp:
         processes.shard(policy.model)
     else:
@@ -136,30 +133,36 @@ def resolve_loss_path(config: TrainConfig, policy: Policy, display: Display) -> 
     return path
 
 
+def check_data_and_model(config: TrainConfig, train_data: Rows | None) -> None:
+    """Raise InputError where one is given without the other."""
+    if config.model is None and (config.data or config.eval_data):
+        raise InputError("--data needs --model, a folder or Hub id of a causal LM: the embedded model only does sums")
+    if config.model is not None and config.data is None and train_data is None:
+        raise InputError(f"--model needs --data, the problems to train on: {FORMS}")
+
+
 def load_problems(
-    config: TrainConfig, train_data: Rows | None = None, eval_data: Rows | None = None
-) -> tuple[list[Problem], list[Problem]]:
-    """(train, held out)."""
-    if train_data is not None:
-        problems = problems_from_rows(train_data, "train_data")
-        if eval_data is not None:
-            return problems, problems_from_rows(eval_data, "eval_data")
-        return hold_out(problems, config.eval_size, config.seed)
-    if config.model is None:
-        if config.data or config.eval_data:
-            raise InputError(
-                "--data needs --model, a folder or Hub id of a causal LM: the embedded model only does sums"
-            )
+    config: TrainConfig,
+    tokenizer: PreTrainedTokenizerBase | None = None,
+    train_data: Rows | None = None,
+    eval_data: Rows | None = None,
+) -> Data:
+    """The problems to train on and held out: of rows in memory, of what the options name, or the embedded sums."""
+    if config.model is None and train_data is None:
         from grpo.data.arithmetic import addition_problems
 
         train_rows, held_out_rows = addition_problems("train"), addition_problems("held_out")
-        return problems_from_rows(train_rows, "train"), problems_from_rows(held_out_rows, "held_out")
-    if config.data is None:
-        raise InputError("--model needs --data FILE.jsonl, the problems to train on")
-    problems = read_problems(Path(config.data))
-    if config.eval_data is None:
-        return hold_out(problems, config.eval_size, config.seed)
-    return problems, read_problems(Path(config.eval_data))
+        return Data(problems_from_rows(train_rows, "train"), problems_from_rows(held_out_rows, "held_out"), ())
+    if train_data is None:
+        return load_data(config, tokenizer)
+    problems = mapped_problems(_named(train_data, "train_data"), config)
+    if eval_data is not None:
+        return Data(problems, mapped_problems(_named(eval_data, "eval_data"), config), ())
+    return Data(*hold_out(problems, config.eval_size, config.seed), ())
+
+
+def _named(rows: Rows, name: str) -> list[tuple[str, dict[str, Any]]]:
+    return [(f"{name} row {n}", dict(row)) for n, row in enumerate(rows, 1)]
 
 
 def show_sample(before: Evaluation, after: Evaluation, display: Display) -> None:

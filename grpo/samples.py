@@ -30,6 +30,7 @@ def _sample(
         "step": step,
         "split": split,
         "question": completion.task.id,
+        "fingerprint": completion.task.fingerprint,
         "prompt": completion.task.prompt,
         "completion": completion.text,
         "tokens": len(completion.ids),

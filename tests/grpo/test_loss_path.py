@@ -29,7 +29,7 @@ def demo_trainer(path: str, steps: int) -> GRPOTrainer:
     _, tokenizer = load_tokenizer(model_path(config))
     rewards = find_rewards(config.reward)
     rules = tuple(reward.rule for reward in rewards)
-    tasks = build_tasks(load_problems(config)[0], tokenizer, rules, config.max_completion_length, None)
+    tasks = build_tasks(load_problems(config).train, tokenizer, rules, config.max_completion_length, None)
     return GRPOTrainer(config, load_policy(model_path(config), config, tokenizer), tasks, rewards)
 
 

@@ -129,11 +129,12 @@ def test_an_earlier_run_is_replaced_only_when_asked(model_folder, data_file, tmp
 
 def test_problems_in_both_files_are_reported(model_folder, data_file, tmp_path, capsys):
     assert train(model_folder, data_file, tmp_path / "out", "--eval-data", str(data_file)) == 0
-    assert "warning: 30 held-out prompts are also trained on" in capsys.readouterr().out
+    assert "30 held-out prompts are also trained on" in capsys.readouterr().out
 
 
 def test_the_embedded_problems_are_disjoint():
-    train_problems, held_out = load_problems(TrainConfig())
+    data = load_problems(TrainConfig())
+    train_problems, held_out = data.train, data.held_out
     assert len(held_out) >= 500
     assert not {p.prompt for p in train_problems} & {p.prompt for p in held_out}
 
