@@ -10,8 +10,10 @@ from grpo.errors import InputError
 from grpo.options import Parser, one_line
 
 COMMANDS = {
+    "audit": "grpo.commands.audit",
     "data": "grpo.commands.data",
     "train": "grpo.commands.train",
+    "eval": "grpo.commands.evaluate",
     "merge": "grpo.commands.merge",
 }
 

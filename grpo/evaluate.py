@@ -1,14 +1,18 @@
-"""Held-out greedy accuracy."""
+"""Held-out accuracy: greedy, and of several samples a question; of a policy, and of its base beside it."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
+from grpo import intervals
 from grpo.groups import Completion, Task
+from grpo.intervals import Estimate
 from grpo.policy import Policy
 from grpo.rewards import Reward, score
-from grpo.rollout import greedy
+from grpo.rewards.numeric import ANSWER, last_number
+from grpo.rollout import greedy, sample
 
 
 @dataclass(frozen=True)
@@ -23,13 +27,24 @@ class Evaluation:
         """The share of tasks to which the first reward gives 1 or more."""
         return sum(self.correct) / len(self.correct)
 
+    @property
+    def interval(self) -> Estimate:
+        """The accuracy with its 95% interval."""
+        return intervals.proportion(sum(self.correct), len(self.correct))
+
     def metrics(self) -> dict[str, float]:
         """Under the names of a run's metrics."""
-        return {"eval_accuracy": self.accuracy}
+        accuracy = self.interval
+        return {
+            "eval_accuracy": accuracy.value,
+            "eval_accuracy_low": accuracy.low,
+            "eval_accuracy_high": accuracy.high,
+            "eval_mean_length": sum(len(c.ids) for c in self.completions) / len(self.completions),
+        }
 
     @property
     def correct(self) -> tuple[bool, ...]:
-        return tuple(row[0] is not None and row[0] >= 1.0 for row in self.rewards)
+        return tuple(is_right(row) for row in self.rewards)
 
 
 def evaluate(
@@ -39,5 +54,85 @@ def evaluate(
     max_completion_length: int,
     batch_size: int,
 ) -> Evaluation:
+    """Greedy answers to the tasks, judged."""
     completions = greedy(policy, tasks, max_completion_length, batch_size)
     return Evaluation(tuple(completions), tuple(score(rewards, completions)))
+
+
+@dataclass(frozen=True)
+class Sampled:
+    """Several answers to each task, [tasks][samples], and which of them are right."""
+
+    completions: tuple[tuple[Completion, ...], ...]
+    correct: tuple[tuple[bool, ...], ...]
+
+    def pass_at(self, k: int) -> list[float]:
+        """pass@k of every task."""
+        return [intervals.pass_at_k(len(row), sum(row), k) for row in self.correct]
+
+    def maj_at(self, k: int) -> list[float]:
+        """maj@k of every task; answers are equal where `answer_of` is."""
+        return [
+            intervals.maj_at_k([answer_of(c.text) for c in completions], row, k)
+            for completions, row in zip(self.completions, self.correct, strict=True)
+        ]
+
+
+def evaluate_samples(
+    policy: Policy,
+    tasks: Sequence[Task],
+    rewards: Sequence[Reward],
+    max_completion_length: int,
+    batch_size: int,
+    samples: int,
+    temperature: float = 1.0,
+) -> Sampled:
+    """`samples` answers to each task at a temperature, judged by the first reward."""
+    groups = sample(policy, tasks, [temperature] * samples, max_completion_length, batch_size)
+    verdicts = iter(score(rewards, [completion for group in groups for completion in group]))
+    return Sampled(
+        tuple(tuple(group) for group in groups), tuple(tuple(is_right(next(verdicts)) for _ in g) for g in groups)
+    )
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One measure of two models on the same questions: each with its interval, and the difference with its own."""
+
+    name: str
+    base: Estimate
+    adapter: Estimate
+    difference: Estimate
+    p: float | None = None
+    """Exact McNemar p of greedy answers."""
+
+    def to_dict(self) -> dict[str, Any]:
+        names = ("base", "adapter", "difference")
+        return {name: getattr(self, name)._asdict() for name in names} | ({} if self.p is None else {"p": self.p})
+
+
+def compare_greedy(base: Evaluation, adapter: Evaluation) -> Comparison:
+    pairs = list(zip(base.correct, adapter.correct, strict=True))
+    difference = intervals.mean([float(b) - float(a) for a, b in pairs], -1.0, 1.0)
+    p = intervals.mcnemar(sum(a and not b for a, b in pairs), sum(b and not a for a, b in pairs))
+    return Comparison("greedy accuracy", base.interval, adapter.interval, difference, p)
+
+
+def compare_means(name: str, base: Sequence[float], adapter: Sequence[float]) -> Comparison:
+    """Of a measure between 0 and 1 that every question has."""
+    difference = intervals.mean([b - a for a, b in zip(base, adapter, strict=True)], -1.0, 1.0)
+    return Comparison(name, intervals.mean(base, 0.0, 1.0), intervals.mean(adapter, 0.0, 1.0), difference)
+
+
+def is_right(row: Sequence[float | None]) -> bool:
+    """Whether the first reward gives full marks."""
+    return row[0] is not None and row[0] >= 1.0
+
+
+def answer_of(text: str) -> str:
+    """What is voted on: the number, or the text without case and space, of the last <answer>...</answer> or of all."""
+    tagged = ANSWER.findall(text)
+    if tagged:
+        text = tagged[-1]
+    number = last_number(text)
+    return str(number) if number is not None else " ".join(text.casefold().split())
