@@ -199,7 +199,11 @@ def _counted_compilations() -> Any:
 
     found: list[str] = []
     before = knobs.runtime.jit_post_compile_hook
-    knobs.runtime.jit_post_compile_hook = lambda *_, **kwargs: found.append(kwargs.get("repr", ""))
+
+    def note(*_: Any, **compiled: Any) -> None:
+        found.append(compiled["repr"])
+
+    knobs.runtime.jit_post_compile_hook = note
     try:
         yield found
     finally:

@@ -6,7 +6,6 @@ that what slows a round down slows down both of its sides; medians and quartiles
 
 from __future__ import annotations
 
-import gc
 import json
 import statistics
 import subprocess
@@ -124,7 +123,7 @@ def compare(
     Args:
         seconds: rounds go on for so long, but at least 3 of them.
         names: only these contenders, of which one is ours.
-        with_memory: measure peak memory too; on the CPU that starts a process for each contender.
+        with_memory: measure peak memory too; on a GPU only, ``with_cpu_peaks`` does it on a CPU.
     """
     x = make_inputs(case, device)
     expected = reference_results(x)
@@ -151,16 +150,25 @@ def compare(
             rounds=rounds,
         )
     if with_memory:
-        gc.collect()
         for contender in able:
-            peak = cuda_peak(contender, x) if device == "cuda" else cpu_peak(contender, case)
-            results[contender.name] = replace(results[contender.name], peak_bytes=peak)
+            results[contender.name] = replace(results[contender.name], peak_bytes=cuda_peak(contender, x))
     return list(results.values())
 
 
 def _quartiles(values: list[float]) -> tuple[float, float]:
     low, _, high = statistics.quantiles(values, n=4, method="inclusive")
     return low, high
+
+
+def with_cpu_peaks(results: Sequence[Result], has_time: Callable[[], bool] = lambda: True) -> list[Result]:
+    """The results of a case with peak memory where there was time: a fresh process for each contender."""
+    found = {contender.name: contender for contender in contenders_of(results[0].case)}
+    return [
+        replace(result, peak_bytes=cpu_peak(found[result.contender], result.case))
+        if result.status == "right" and has_time()
+        else result
+        for result in results
+    ]
 
 
 def cuda_peak(contender: Contender, x: Inputs) -> int:

@@ -19,6 +19,7 @@ from rich.table import Table
 from .measure import Result
 
 MIB = 2**20
+LEAST_WIDTH = 110  # a narrower table cannot be read
 
 
 def machine(device: str) -> dict[str, Any]:
@@ -46,10 +47,10 @@ def print_table(
 ) -> None:
     table = Table(title=title, title_justify="left", title_style="bold")
     for index, column in enumerate(columns):
-        table.add_column(column, justify="left" if index == 0 else "right")
+        table.add_column(column, justify="left" if index == 0 else "right", no_wrap=index == 0)
     for row in rows:
         table.add_row(*row)
-    Console().print(table)
+    Console(width=max(Console().width, LEAST_WIDTH)).print(table)
 
 
 def print_results(results: Sequence[Result]) -> None:
@@ -99,8 +100,8 @@ def plot_results(path: Path, results: Sequence[Result]) -> None:
         return
     figure, axes = pyplot.subplots(len(panels), figsize=(9, 2.2 * len(panels)), squeeze=False, layout="constrained")
     for axis, (case, key) in zip(axes.flat, panels, strict=True):
-        names, values = zip(*reversed(bars[case, key]), strict=True)
-        values = [value / MIB if key == "peak_bytes" else value for value in values]
+        names = [name for name, _ in reversed(bars[case, key])]
+        values = [value / (MIB if key == "peak_bytes" else 1) for _, value in reversed(bars[case, key])]
         colours = ["tab:blue" if name.startswith("ours") else "tab:gray" for name in names]
         drawn = axis.barh(names, values, color=colours)
         axis.bar_label(drawn, fmt="{:,.2f}" if key == "ratio" else "{:,.0f}", padding=3)
