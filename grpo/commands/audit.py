@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from grpo.commands.data import data_settings
 from grpo.data.load import DataConfig
 from grpo.errors import InputError
-from grpo.options import add_options, given_options
+from grpo.options import add_options
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -40,9 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    settings = _settings(arguments)
-    names = {field.name for field in dataclasses.fields(DataConfig)}
-    config = DataConfig(**{name: value for name, value in settings.items() if name in names})
+    config, settings = data_settings(arguments, "reward", "reward_weights")
     rewards, weights = settings.get("reward"), settings.get("reward_weights")
     if not rewards:
         raise InputError("--reward is missing: name the rewards to audit, or give --config")
@@ -125,16 +123,6 @@ def show(report: AuditReport, console: Console) -> None:
         console.print(Text(f"FAIL {printable(finding)}", style="bold red"), soft_wrap=True)
     if report.passed:
         console.print(Text("no non-answer gets what a right answer gets"))
-
-
-def _settings(arguments: argparse.Namespace) -> dict[str, Any]:
-    from grpo.config import TrainConfig
-    from grpo.options import read_options
-
-    settings = read_options(arguments.config, TrainConfig) if arguments.config else {}
-    settings |= given_options(arguments, DataConfig)
-    given = {"reward": arguments.reward, "reward_weights": arguments.reward_weights}
-    return settings | {name: tuple(value) for name, value in given.items() if value is not None}
 
 
 def _tokenizer(model: str):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
+from typing import Any
 
 from grpo.data.load import DataConfig
 from grpo.errors import InputError
@@ -16,14 +18,29 @@ DESCRIPTION = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--config", metavar="FILE.yaml", help="take model, data and rewards from options of grpo train")
     parser.add_argument("--model", metavar="TEXT", help="whose tokenizer and chat template; default: the embedded one")
     parser.add_argument("--rows", type=int, default=3, metavar="N", help="prompts to show (default: 3)")
-    parser.add_argument("--reward", nargs="+", action="extend", default=[], metavar="TEXT", help="check its columns")
+    parser.add_argument("--reward", nargs="+", action="extend", metavar="TEXT", help="check its columns")
     add_options(parser, DataConfig)
 
 
+def data_settings(arguments: argparse.Namespace, *others: str) -> tuple[DataConfig, dict[str, Any]]:
+    """The data's options, of the command line or else of the file of `--config`, and the `others` that are given."""
+    from grpo.config import TrainConfig
+    from grpo.options import read_options
+
+    settings = read_options(arguments.config, TrainConfig) if arguments.config else {}
+    settings |= given_options(arguments, DataConfig)
+    given = {name: getattr(arguments, name) for name in others}
+    settings |= {name: value for name, value in given.items() if value is not None}
+    names = {field.name for field in dataclasses.fields(DataConfig)}
+    config = DataConfig(**{name: value for name, value in settings.items() if name in names})
+    return config, {name: settings[name] for name in others if name in settings}
+
+
 def run(arguments: argparse.Namespace) -> int:
-    config = DataConfig(**given_options(arguments, DataConfig))
+    config, settings = data_settings(arguments, "model", "reward")
     if arguments.rows < 0:
         raise InputError(f"--rows {arguments.rows}: must be 0 or more")
 
@@ -39,7 +56,7 @@ def run(arguments: argparse.Namespace) -> int:
     from grpo.policy import load_tokenizer, model_path
     from grpo.rewards import find_rewards
 
-    _, tokenizer = load_tokenizer(model_path(TrainConfig(model=arguments.model)))
+    _, tokenizer = load_tokenizer(model_path(TrainConfig(model=settings.get("model"))))
     data = load_data(config, tokenizer)
     problems = [*data.train, *data.held_out]
     say = Display().say
@@ -47,7 +64,7 @@ def run(arguments: argparse.Namespace) -> int:
         say(printable(line))
     for line in length_lines(prompt_lengths(problems, tokenizer)):
         say(line)
-    for reward in find_rewards(arguments.reward):
+    for reward in find_rewards(settings.get("reward", ())):
         require_columns(problems, reward.columns, f"reward {reward.name}")
         say(f"reward {reward.name} has its columns: {', '.join(reward.columns) or 'it needs none'}")
     for problem in data.train[: arguments.rows]:

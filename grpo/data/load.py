@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from grpo.data.columns import as_messages, fill, parse_renames, parse_template, rename
 from grpo.data.loaders import Problem, hold_out, problem_from_row, prompt_key
-from grpo.data.sources import FORMS, read_rows
+from grpo.data.sources import FORMS, Row, read_rows
 from grpo.errors import InputError
 from grpo.groups import Prompt
 from grpo.options import option
@@ -72,24 +72,36 @@ class Data:
 def load_data(config: DataConfig, tokenizer: PreTrainedTokenizerBase | None = None) -> Data:
     """Everything that `config` says. Only `max_prompt_length` needs the tokenizer.
 
-    Rows that are equal in all that is used of them are kept once. Raises InputError naming the row or option at fault.
+    Raises InputError naming the row or option at fault.
     """
     if config.data is None:
         raise InputError(f"--data is missing: give {FORMS}")
-    report: list[str] = []
-    problems = _load(config.data, config, tokenizer, report)
-    if config.eval_data is None:
-        train, held_out = hold_out(problems, config.eval_size, config.seed)
+    held_out = read_rows(config.eval_data) if config.eval_data is not None else None
+    return make_data(read_rows(config.data), held_out, config, tokenizer)
+
+
+def make_data(
+    train_rows: Sequence[Row],
+    eval_rows: Sequence[Row] | None,
+    config: DataConfig,
+    tokenizer: PreTrainedTokenizerBase | None = None,
+) -> Data:
+    """`load_data` of rows that have been read. Rows that are equal in all that is used of them are kept once."""
+    train, line = _prepare(train_rows, "training data", config, tokenizer)
+    report = [line]
+    if eval_rows is None:
+        train, held_out = hold_out(train, config.eval_size, config.seed)
         report.append(f"{len(held_out)} of them are held out")
     else:
-        train, held_out = problems, _load(config.eval_data, config, tokenizer, report)
+        held_out, line = _prepare(eval_rows, "held-out data", config, tokenizer)
+        report.append(line)
     trained = {loose_key(p.prompt) for p in train}
     both = sum(loose_key(p.prompt) in trained for p in held_out)
-    report.append(f"{both} held-out prompts are also trained on, not counting case and space")
+    report.append(f"held-out prompts that are trained on too, but for case and space: {both}")
     return Data(train, held_out, tuple(report))
 
 
-def mapped_problems(rows: Sequence[tuple[str, dict[str, Any]]], config: DataConfig) -> list[Problem]:
+def mapped_problems(rows: Sequence[Row], config: DataConfig) -> list[Problem]:
     """Problems of (where, row) with prompt and columns as `config` names them."""
     renames = parse_renames(config.columns)
     pieces = parse_template(config.prompt_template) if config.prompt_template is not None else None
@@ -137,18 +149,17 @@ def prompt_lengths(problems: Sequence[Problem], tokenizer: PreTrainedTokenizerBa
     return [len(encode(problem.prompt, tokenizer, problem.where)) for problem in problems]
 
 
-def _load(
-    source: str, config: DataConfig, tokenizer: PreTrainedTokenizerBase | None, report: list[str]
-) -> list[Problem]:
-    """The problems of one source; what happened to its rows is added to `report`."""
-    rows = mapped_problems(read_rows(source), config)
-    problems = unique(rows)
-    words = [f"{source}: {len(rows)} rows"]
+def _prepare(
+    rows: Sequence[Row], what: str, config: DataConfig, tokenizer: PreTrainedTokenizerBase | None
+) -> tuple[list[Problem], str]:
+    """The problems of rows, and what happened to these in a line."""
+    problems = unique(mapped_problems(rows, config))
+    words = [f"{what}: {len(rows)} rows"]
     if len(problems) < len(rows):
         words.append(f"{len(rows) - len(problems)} of them repeat another and are dropped")
     several = sum(count > 1 for count in Counter(prompt_key(p.prompt) for p in problems).values())
     if several:
-        words.append(f"{several} prompts come with more than one set of columns")
+        words.append(f"prompts with several sets of columns: {several}")
     if config.max_prompt_length is not None:
         if tokenizer is None:
             raise ValueError("max_prompt_length needs the tokenizer")
@@ -156,10 +167,9 @@ def _load(
         kept = [p for p, n in zip(problems, lengths, strict=True) if n <= config.max_prompt_length]
         if not kept:
             raise InputError(
-                f"--max-prompt-length {config.max_prompt_length} drops every prompt of {source}: the shortest has "
+                f"--max-prompt-length {config.max_prompt_length} drops every prompt of the {what}: the shortest has "
                 f"{min(lengths)} tokens, half have {median(lengths):g} or fewer"
             )
         words.append(f"{len(problems) - len(kept)} dropped as longer than {config.max_prompt_length} tokens")
         problems = kept
-    report.append("; ".join(words))
-    return problems
+    return problems, "; ".join(words)

@@ -10,12 +10,12 @@ from typing import Any
 
 from grpo.errors import InputError
 
-Row = dict[str, Any]
+Row = tuple[str, dict[str, Any]]  # where it stands, and its columns
 FORMS = "a .jsonl, .json, .csv, .tsv or .parquet file, a folder saved by datasets, or NAME[:CONFIG][@SPLIT] on the Hub"
 
 
-def read_rows(source: str) -> list[tuple[str, Row]]:
-    """(where, row) for every row of `source`; `where`, such as "train.jsonl line 7", tells a person and is unique.
+def read_rows(source: str) -> list[Row]:
+    """(where, columns) of every row of `source`; `where`, such as "train.jsonl line 7", tells a person and is unique.
 
     `source` is one of
 
@@ -44,7 +44,7 @@ def read_rows(source: str) -> list[tuple[str, Row]]:
     return rows
 
 
-def _file_rows(path: Path) -> list[tuple[str, Row]]:
+def _file_rows(path: Path) -> list[Row]:
     reader = READERS.get(path.suffix.lower())
     if reader is None:
         raise InputError(f"{path} ends in {path.suffix!r}: give {FORMS}")
@@ -56,13 +56,13 @@ def _file_rows(path: Path) -> list[tuple[str, Row]]:
         raise InputError(f"{path} cannot be read: {error.strerror or error}") from None
 
 
-def _jsonl_rows(path: Path) -> list[tuple[str, Row]]:
+def _jsonl_rows(path: Path) -> list[Row]:
     lines = path.read_text(encoding="utf-8-sig").split("\n")
     rows = [(f"{path} line {n}", line) for n, line in enumerate(lines, 1) if line.strip()]
     return [(where, _json_object(line, where)) for where, line in rows]
 
 
-def _json_rows(path: Path) -> list[tuple[str, Row]]:
+def _json_rows(path: Path) -> list[Row]:
     text = path.read_text(encoding="utf-8-sig")
     if not text.lstrip().startswith("["):
         return _jsonl_rows(path)
@@ -73,7 +73,7 @@ def _json_rows(path: Path) -> list[tuple[str, Row]]:
     return rows
 
 
-def _json_object(line: str, where: str) -> Row:
+def _json_object(line: str, where: str) -> dict[str, Any]:
     row = _parsed(line, where, "one JSON object a line")
     if not isinstance(row, dict):
         raise InputError(f"{where} is not a JSON object: write one JSON object a line, with a prompt")
@@ -88,7 +88,7 @@ def _parsed(text: str, where: str, wanted: str) -> Any:
         raise InputError(f"{where} is not valid JSON ({reason}): write {wanted}") from None
 
 
-def _csv_rows(path: Path) -> list[tuple[str, Row]]:
+def _csv_rows(path: Path) -> list[Row]:
     with path.open(encoding="utf-8-sig", newline="") as file:
         reader = csv.DictReader(file, delimiter="\t" if path.suffix.lower() == ".tsv" else ",", strict=True)
         rows = []
@@ -104,7 +104,7 @@ def _csv_rows(path: Path) -> list[tuple[str, Row]]:
     return rows
 
 
-def _parquet_rows(path: Path) -> list[tuple[str, Row]]:
+def _parquet_rows(path: Path) -> list[Row]:
     import pyarrow  # type: ignore[import-untyped]
     import pyarrow.parquet  # type: ignore[import-untyped]
 
@@ -115,7 +115,7 @@ def _parquet_rows(path: Path) -> list[tuple[str, Row]]:
     return [(f"{path} row {n}", row) for n, row in enumerate(rows, 1)]
 
 
-def _saved_rows(source: str, folder: Path, split: str | None) -> list[tuple[str, Row]]:
+def _saved_rows(source: str, folder: Path, split: str | None) -> list[Row]:
     import datasets
 
     try:
@@ -136,7 +136,7 @@ def _saved_rows(source: str, folder: Path, split: str | None) -> list[tuple[str,
     return [(f"{source} row {n}", row) for n, row in enumerate(saved.to_list(), 1)]
 
 
-def _hub_rows(source: str, name: str, split: str) -> list[tuple[str, Row]]:
+def _hub_rows(source: str, name: str, split: str) -> list[Row]:
     import datasets
 
     repository, _, config = name.partition(":")
@@ -148,7 +148,7 @@ def _hub_rows(source: str, name: str, split: str) -> list[tuple[str, Row]]:
     return [(f"{source} row {n}", row) for n, row in enumerate(loaded.to_list(), 1)]
 
 
-READERS: dict[str, Callable[[Path], list[tuple[str, Row]]]] = {
+READERS: dict[str, Callable[[Path], list[Row]]] = {
     "": _jsonl_rows,
     ".jsonl": _jsonl_rows,
     ".ndjson": _jsonl_rows,

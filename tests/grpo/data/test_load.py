@@ -5,7 +5,7 @@ import json
 import pytest
 
 from grpo.data.columns import as_messages, fill, parse_template
-from grpo.data.load import DataConfig, load_data
+from grpo.data.load import DataConfig, load_data, make_data
 from grpo.errors import InputError
 from tests.grpo.conftest import character_tokenizer
 
@@ -64,7 +64,7 @@ def test_repeated_rows_are_kept_once_and_counted(tmp_path):
     data = load_data(DataConfig(data=path, eval_size=2))
     assert len(data.train) + len(data.held_out) == 11
     assert data.report[0] == (
-        f"{path}: 13 rows; 2 of them repeat another and are dropped; 1 prompts come with more than one set of columns"
+        "training data: 13 rows; 2 of them repeat another and are dropped; prompts with several sets of columns: 1"
     )
 
 
@@ -72,19 +72,21 @@ def test_overlap_of_training_and_held_out_prompts_is_counted(tmp_path):
     train = write(tmp_path / "train.jsonl", [{"prompt": "What is  2+2?"}, {"prompt": "3"}])
     held_out = write(tmp_path / "eval.jsonl", [{"prompt": "what is 2+2?\n"}, {"prompt": "5"}])
     data = load_data(DataConfig(data=train, eval_data=held_out))
-    assert data.report[-1] == "1 held-out prompts are also trained on, not counting case and space"
+    assert data.report[-1] == "held-out prompts that are trained on too, but for case and space: 1"
 
 
 def test_prompts_over_the_limit_are_dropped_and_counted(tmp_path):
     path = write(tmp_path / "d.jsonl", [{"prompt": "1" * n} for n in range(1, 11)])
     data = load_data(DataConfig(data=path, max_prompt_length=6, eval_size=1), character_tokenizer())
     assert {len(p.prompt) for p in data.train + data.held_out} == set(range(1, 7))
-    assert data.report[0] == f"{path}: 10 rows; 4 dropped as longer than 6 tokens"
+    assert data.report[0] == "training data: 10 rows; 4 dropped as longer than 6 tokens"
 
 
 def test_a_limit_that_drops_everything_is_refused_with_the_lengths(tmp_path):
     path = write(tmp_path / "d.jsonl", [{"prompt": "11"}, {"prompt": "1111"}])
-    with pytest.raises(InputError, match="--max-prompt-length 1 drops every prompt of .* the shortest has 2 tokens"):
+    with pytest.raises(
+        InputError, match="--max-prompt-length 1 drops every prompt of the training data: the shortest has 2 tokens"
+    ):
         load_data(DataConfig(data=path, max_prompt_length=1), character_tokenizer())
 
 
@@ -107,6 +109,13 @@ def test_a_limit_that_drops_everything_is_refused_with_the_lengths(tmp_path):
 def test_options_that_do_not_fit_the_data_are_refused(math, options, message):
     with pytest.raises(InputError, match=message):
         load_data(DataConfig(data=math, **options))
+
+
+def test_rows_in_memory_are_treated_like_rows_of_a_file():
+    rows = [("r 1", {"q": "1"}), ("r 2", {"q": "1"}), ("r 3", {"q": "22"})]
+    data = make_data(rows, rows[2:], DataConfig(prompt_column="q", max_prompt_length=2), character_tokenizer())
+    assert [p.where for p in data.train] == ["r 1", "r 3"]
+    assert data.report[-1].endswith(": 1")
 
 
 def test_the_source_must_be_named():

@@ -46,7 +46,7 @@ def test_the_command_shows_rows_and_what_the_rewards_read(model_folder, data_fil
     words = ["data", "--model", str(model_folder), "--data", str(data_file), "--rows", "1", "--reward", "numeric"]
     assert main(words) == 0
     out = capsys.readouterr().out
-    assert f"{data_file}: 30 rows" in out
+    assert "training data: 30 rows" in out
     assert "prompt tokens: shortest 4, median 4" in out
     assert "reward numeric has its columns: answer" in out
     assert out.count("tokens: ") == 2 and "  answer = " in out
