@@ -15,6 +15,7 @@ COMMANDS = {
     "train": "grpo.commands.train",
     "eval": "grpo.commands.evaluate",
     "merge": "grpo.commands.merge",
+    "sft": "grpo.commands.sft",
 }
 
 

@@ -61,6 +61,11 @@ class Display:
 
 
 def figures(metrics: dict[str, Any]) -> str:
-    """Reward, KL and speed, each where it was measured."""
-    shown = (("reward", "reward", ".3f"), ("kl", "kl", ".4f"), ("tokens_per_second", "tok/s", ",.0f"))
+    """Reward or loss, KL and speed, each where it was measured."""
+    shown = (
+        ("reward", "reward", ".3f"),
+        ("loss", "loss", ".4f"),
+        ("kl", "kl", ".4f"),
+        ("tokens_per_second", "tok/s", ",.0f"),
+    )
     return "  ".join(f"{label} {metrics[name]:{form}}" for name, label, form in shown if name in metrics)

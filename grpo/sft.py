@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from grpo.batch import pad_left, pad_right, positions
-from grpo_kernels import token_logps
+from grpo.batch import micro_batches, pad_left, pad_right, positions
+from grpo_kernels import completion_hidden_states, find_lm_head, linear_token_logps, token_logps
 
 
 @dataclass(frozen=True)
@@ -43,10 +43,14 @@ class SFTBatch:
 
 @dataclass(frozen=True)
 class SFTConfig:
-    """AdamW with a linear warm-up and a cosine decay to zero."""
+    """AdamW with a linear warm-up and a cosine decay to zero.
+
+    `micro_batch_size` examples are run at once, all where it is None: the update does not depend on it.
+    """
 
     max_steps: int
     batch_size: int = 32
+    micro_batch_size: int | None = None
     learning_rate: float = 1e-4
     warmup_steps: int = 0
     weight_decay: float = 0.0
@@ -57,6 +61,8 @@ class SFTConfig:
         for name in ("max_steps", "batch_size", "learning_rate", "max_grad_norm"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} must be greater than 0; got {getattr(self, name)!r}")
+        if self.micro_batch_size is not None and not self.micro_batch_size > 0:
+            raise ValueError(f"micro_batch_size must be greater than 0; got {self.micro_batch_size!r}")
         for name in ("warmup_steps", "weight_decay"):
             if not getattr(self, name) >= 0:
                 raise ValueError(f"{name} must be at least 0; got {getattr(self, name)!r}")
@@ -78,8 +84,18 @@ def collate(examples: Sequence[SFTExample], pad_token_id: int, device: torch.dev
     )
 
 
-def sft_loss(model: nn.Module, batch: SFTBatch) -> Tensor:
-    """Mean negative log-probability over the completion tokens of the batch; a differentiable scalar."""
+def sft_loss(model: nn.Module, batch: SFTBatch, from_hidden: bool = False) -> Tensor:
+    """Mean negative log-probability over the completion tokens of the batch; a differentiable scalar.
+
+    `from_hidden`: go from the hidden states through the head in chunks, without the logits of the batch; for models
+    of which `grpo_kernels.matches_model_logits` is true.
+    """
+    logps = hidden_logps(model, batch) if from_hidden else logits_logps(model, batch)
+    return -logps[batch.completion_mask].mean()
+
+
+def logits_logps(model: nn.Module, batch: SFTBatch) -> Tensor:
+    """Log-probabilities [B, T] of the completions from the model's logits."""
     completion_width = batch.completion_ids.shape[1]
     logits = model(
         input_ids=batch.input_ids,
@@ -89,7 +105,19 @@ def sft_loss(model: nn.Module, batch: SFTBatch) -> Tensor:
     ).logits
     # The logits at a position predict the token after it.
     logps = token_logps(logits[:, -completion_width - 1 : -1], batch.completion_ids)
-    return -logps[batch.completion_mask].mean()
+    assert isinstance(logps, Tensor)
+    return logps
+
+
+def hidden_logps(model: nn.Module, batch: SFTBatch) -> Tensor:
+    """Log-probabilities [B, T] of the completions from the hidden states; 0 at padding."""
+    head = find_lm_head(model)
+    hidden = completion_hidden_states(
+        model, batch.input_ids, batch.attention_mask, batch.completion_ids.shape[1], position_ids=batch.position_ids
+    )
+    logps = linear_token_logps(hidden, head.weight, batch.completion_ids, mask=batch.completion_mask, **head.options)
+    assert isinstance(logps, Tensor)
+    return logps
 
 
 def shuffled_batches(examples: Sequence[SFTExample], batch_size: int, seed: int) -> Iterator[list[SFTExample]]:
@@ -119,10 +147,12 @@ def train_supervised(
     pad_token_id: int,
     config: SFTConfig,
     on_step: Callable[[int, float], bool] | None = None,
+    from_hidden: bool = False,
 ) -> list[float]:
     """Train ``model`` in place, dropout on if it has any, and return the loss of every step.
 
-    ``on_step(steps_done, loss)`` is called after each update; training ends early when it returns True.
+    ``on_step(steps_done, loss)`` is called after each update; training ends early when it returns True. ``from_hidden``
+    as for ``sft_loss``.
     """
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     if not parameters:
@@ -137,13 +167,19 @@ def train_supervised(
     model.train()
     batches = shuffled_batches(examples, config.batch_size, config.seed)
     for _, chosen in zip(range(config.max_steps), batches, strict=False):
-        loss = sft_loss(model, collate(chosen, pad_token_id, device))
-        loss.backward()
+        loss = 0.0
+        tokens = sum(len(example.completion_ids) for example in chosen)
+        for part in micro_batches(chosen, config.micro_batch_size or len(chosen)):
+            batch = collate(part, pad_token_id, device)
+            # The mean over a part counts as much as it has tokens.
+            part_loss = sft_loss(model, batch, from_hidden) * (int(batch.completion_mask.sum()) / tokens)
+            part_loss.backward()
+            loss += part_loss.item()
         nn.utils.clip_grad_norm_(parameters, config.max_grad_norm)
         optimizer.step()
         scheduler.step()
         optimizer.zero_grad(set_to_none=True)
-        losses.append(loss.item())
+        losses.append(loss)
         if on_step is not None and on_step(len(losses), losses[-1]):
             break
     model.train(was_training)

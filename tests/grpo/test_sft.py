@@ -188,3 +188,34 @@ def test_impossible_options_are_refused(options, message):
 def test_an_example_needs_a_prompt_and_a_completion(prompt, completion):
     with pytest.raises(ValueError, match="at least one prompt token and one completion token"):
         SFTExample(prompt, completion)
+
+
+@pytest.mark.parametrize("kind", ["llama", "gpt2"])
+def test_without_logits_the_loss_and_its_gradient_are_those_of_cross_entropy(kind):
+    model, plain = tiny_model(kind), tiny_model(kind)
+    loss = sft_loss(model, collate(EXAMPLES, PAD), from_hidden=True)
+    loss.backward()
+    expected = torch.zeros(())
+    for example in EXAMPLES:
+        ids = torch.tensor([[*example.prompt_ids, *example.completion_ids]])
+        logits = plain(input_ids=ids).logits[0, len(example.prompt_ids) - 1 : -1]
+        labels = torch.tensor(example.completion_ids)
+        expected = expected + torch.nn.functional.cross_entropy(logits, labels, reduction="sum")
+    expected = expected / 7
+    expected.backward()
+    assert loss.item() == pytest.approx(expected.item(), abs=1e-6)
+    for ours, theirs in zip(model.parameters(), plain.parameters(), strict=True):
+        torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-4, atol=1e-6)
+
+
+def test_micro_batches_do_not_change_the_update():
+    results = []
+    for size in (None, 1, 2):
+        model = tiny_model("llama")
+        config = SFTConfig(max_steps=3, batch_size=3, micro_batch_size=size, learning_rate=1e-3)
+        losses = train_supervised(model, EXAMPLES, PAD, config)
+        results.append((losses, parameters_of(model)))
+    for losses, parameters in results[1:]:
+        assert losses == pytest.approx(results[0][0], abs=1e-5)
+        for name, parameter in parameters.items():
+            torch.testing.assert_close(parameter, results[0][1][name], rtol=0, atol=2e-5)
