@@ -97,7 +97,7 @@ def make_data(
         report.append(line)
     trained = {loose_key(p.prompt) for p in train}
     both = sum(loose_key(p.prompt) in trained for p in held_out)
-    report.append(f"held-out prompts that are trained on too, but for case and space: {both}")
+    report.append(f"{both} held-out prompts are also trained on, not counting case and space")
     return Data(train, held_out, tuple(report))
 
 

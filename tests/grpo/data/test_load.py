@@ -72,7 +72,7 @@ def test_overlap_of_training_and_held_out_prompts_is_counted(tmp_path):
     train = write(tmp_path / "train.jsonl", [{"prompt": "What is  2+2?"}, {"prompt": "3"}])
     held_out = write(tmp_path / "eval.jsonl", [{"prompt": "what is 2+2?\n"}, {"prompt": "5"}])
     data = load_data(DataConfig(data=train, eval_data=held_out))
-    assert data.report[-1] == "held-out prompts that are trained on too, but for case and space: 1"
+    assert data.report[-1] == "1 held-out prompts are also trained on, not counting case and space"
 
 
 def test_prompts_over_the_limit_are_dropped_and_counted(tmp_path):
@@ -115,7 +115,7 @@ def test_rows_in_memory_are_treated_like_rows_of_a_file():
     rows = [("r 1", {"q": "1"}), ("r 2", {"q": "1"}), ("r 3", {"q": "22"})]
     data = make_data(rows, rows[2:], DataConfig(prompt_column="q", max_prompt_length=2), character_tokenizer())
     assert [p.where for p in data.train] == ["r 1", "r 3"]
-    assert data.report[-1].endswith(": 1")
+    assert data.report[-1].startswith("1 held-out prompts are also trained on")
 
 
 def test_the_source_must_be_named():
