@@ -82,6 +82,10 @@ def problem_from_row(row: Mapping[str, Any], where: str) -> Problem:
         )
     if not prompt:
         raise InputError(f"{where}: prompt is empty")
+    if any("\ud800" <= c <= "\udfff" for text in _texts(prompt) for c in text):
+        raise InputError(
+            f"{where}: prompt has half of a surrogate pair, which is no character: mend the escape \\ud8.."
+        )
     if not isinstance(prompt, str):  # in tables, a key that a message lacks is there with no value
         prompt = [{key: value for key, value in message.items() if value is not None} for message in prompt]
     for column in RESERVED_COLUMNS:
@@ -90,6 +94,10 @@ def problem_from_row(row: Mapping[str, Any], where: str) -> Problem:
                 f"{where} has a column {column!r}, a name that rewards use for what was sampled: rename it"
             )
     return Problem(where, prompt, {name: value for name, value in row.items() if name != "prompt"})
+
+
+def _texts(prompt: Prompt) -> list[str]:
+    return [prompt] if isinstance(prompt, str) else [message["content"] for message in prompt]
 
 
 def _is_messages(prompt: Any) -> bool:

@@ -11,6 +11,7 @@ from typing import Any
 from grpo.errors import InputError
 
 Row = tuple[str, dict[str, Any]]  # where it stands, and its columns
+LONGEST = 1000  # characters in the name of a source
 FORMS = "a .jsonl, .json, .csv, .tsv or .parquet file, a folder saved by datasets, or NAME[:CONFIG][@SPLIT] on the Hub"
 
 
@@ -26,15 +27,18 @@ def read_rows(source: str) -> list[Row]:
 
     Raises InputError for what cannot be read.
     """
-    path = Path(source)
+    path = Path(source).expanduser()
+    if not source or len(source) > LONGEST:
+        raise InputError(f"{source[:40]!r} names no data: give {FORMS}")
     if path.is_dir():
         rows = _saved_rows(source, path, None)
     elif path.exists():
         rows = _file_rows(path)
     else:
         name, _, split = source.rpartition("@")
-        if name and Path(name).is_dir():
-            rows = _saved_rows(source, Path(name), split)
+        folder = Path(name).expanduser()
+        if name and folder.is_dir():
+            rows = _saved_rows(source, folder, split)
         elif (path.suffix and path.suffix.lower() in READERS) or path.is_absolute() or source.startswith((".", "~")):
             raise InputError(f"{source} does not exist: give {FORMS}")
         else:

@@ -35,6 +35,7 @@ def test_rows_are_read_with_their_columns_and_places(tmp_path):
         ('{"prompt": [{"role": "user"}]}', "line 1: prompt must be text, or a list"),
         ('{"prompt": ""}', "line 1: prompt is empty"),
         ('{"prompt": []}', "line 1: prompt is empty"),
+        ('{"prompt": "a\\ud800"}', "line 1: prompt has half of a surrogate pair"),
         ('{"prompt": "a", "completions": 1}', "line 1 has a column 'completions'"),
         ("[" * 100_000, "line 1 is not valid JSON"),
     ],

@@ -116,6 +116,12 @@ def test_a_missing_file_is_not_looked_for_on_the_hub(source):
         read_rows(source)
 
 
+@pytest.mark.parametrize("source", ["", "x" * 5000])
+def test_a_source_must_have_a_name(source):
+    with pytest.raises(InputError, match="names no data: give a .jsonl"):
+        read_rows(source)
+
+
 def test_a_folder_of_something_else_is_refused(tmp_path):
     with pytest.raises(InputError, match="is a folder, and not one that datasets saved"):
         read_rows(str(tmp_path))
