@@ -15,7 +15,7 @@ from grpo.options import read_options
 from grpo.rewards import find_rewards, score
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-NAMES = ("code", "sql", "word_problems")
+NAMES = ("code", "sql", "two_digit_addition", "word_problems")
 
 
 def script(name: str):

@@ -319,3 +319,66 @@ def test_sequences_that_the_policy_moved_away_from_can_be_left_out():
     batch = trainer.learner.collate(data.sequences)
     weights = trainer.learner.off_policy_weights(batch)
     assert (weights != 0).any(-1).tolist() == [True, False, False, False]
+
+
+class Given:
+    """A policy whose logits are a leaf: what the loss does to the log-probability of each token can be read off."""
+
+    def __init__(self, sequences):
+        self.policy = tiny_policy()
+        torch.manual_seed(0)
+        self.rows = {s.completion_ids: torch.randn(len(s.completion_ids), 50, requires_grad=True) for s in sequences}
+
+    def logits(self, batch):
+        width = batch.completion_ids.shape[1]
+        rows = [
+            self.rows[tuple(ids[:length].tolist())]
+            for ids, length in zip(batch.completion_ids, batch.completion_mask.sum(-1), strict=True)
+        ]
+        return torch.stack([torch.nn.functional.pad(row, (0, 0, 0, width - len(row))) for row in rows])
+
+    def coefficients(self, sequence) -> list[float]:
+        """dloss / dlogp of each token: dlogp / dlogit of the target is 1 - p."""
+        logits = self.rows[sequence.completion_ids]
+        if logits.grad is None:
+            return []
+        targets = torch.tensor(sequence.completion_ids)[:, None]
+        p = logits.detach().softmax(-1).gather(-1, targets)
+        return (logits.grad.gather(-1, targets) / (1 - p))[:, 0].tolist()
+
+
+TWO = [TrainSequence((4, 5), (6,), 1.0), TrainSequence((4, 5), (7, 8, 9), -1.0)]
+COEFFICIENTS = {"dapo": [[-1 / 4], [1 / 4] * 3], "grpo": [[-1 / 2], [1 / 6] * 3]}
+
+
+def coefficients(loss_type: str, size: int, sequences: list[TrainSequence]) -> list[list[float]]:
+    """Of these sequences, of a step over both, in micro-batches of `size`."""
+    given = Given(sequences)
+    trainer = make_trainer(
+        given.policy, loss_type=loss_type, loss_path="logits", report_kl=False, num_generations=2,
+        per_device_train_batch_size=size, gradient_accumulation_steps=2 // size,
+    )  # fmt: skip
+    object.__setattr__(given.policy, "logits", given.logits)
+    trainer.learner.accumulate(StepData(sequences, Totals.of(TWO), [], 0), moved=False, again=False)
+    return [given.coefficients(sequence) for sequence in sequences]
+
+
+@pytest.mark.parametrize("size", [1, 2])
+@pytest.mark.parametrize("loss_type", COEFFICIENTS)
+def test_what_a_token_counts_does_not_depend_on_its_micro_batch(loss_type, size):
+    """Lengths 1 and 3, advantages +1 and -1, ratio 1."""
+    for got, expected in zip(coefficients(loss_type, size, TWO), COEFFICIENTS[loss_type], strict=True):
+        assert got == pytest.approx(expected, abs=1e-6)
+
+
+def test_under_autocast_the_first_ratio_is_one():
+    metrics = update(make_trainer(mixed_precision="bf16"), groups((1.0, 0.0, 0.0, 0.5)))
+    assert metrics["ratio/min"] == metrics["ratio/max"] == 1.0
+    assert 0 < metrics["grad_norm"] < math.inf
+
+
+def test_adamw_can_keep_its_states_in_8_bits():
+    trainer = make_trainer(optim="adamw_8bit")
+    before = copy(trainer)
+    update(trainer, groups((1.0, 0.0, 0.0, 0.5)))
+    assert moved(before, trainer) > 1e-3
