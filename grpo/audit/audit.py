@@ -99,7 +99,7 @@ def audit(
     tasks: Sequence[Task],
     weights: Sequence[float] | None = None,
     answer_column: str | None = None,
-    max_tasks: int = 50,
+    max_tasks: int = 20,
     tolerance: float = 0.0,
     tokenize: Callable[[str], Sequence[int]] | None = None,
     seed: int = 0,
@@ -151,7 +151,8 @@ def audit(
         tasks=len(chosen),
         full_score=full,
         kinds=kinds,
-        lengths=_lengths(judge, list(best.values())),
+        # Of equally good forms the last: those that mark the answer off from what is around it come after the bare one.
+        lengths=_lengths(judge, [_best(forms[::-1]) for forms in right.values()]),
         refused=refused,
         findings=tuple(_findings(kinds, full, tolerance)),
     )

@@ -29,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--reward", nargs="+", action="extend", metavar="TEXT", help="rewards to add up")
     group.add_argument("--reward-weights", nargs="+", type=float, metavar="X", help="a weight for each; default: 1")
     group.add_argument("--answer-column", metavar="TEXT", help="column of right answers; default: solution, or answer")
-    group.add_argument("--tasks", type=int, default=50, metavar="N", help="most tasks to try (default: 50)")
+    group.add_argument("--tasks", type=int, default=20, metavar="N", help="most tasks to try (default: 20)")
     group.add_argument(
         "--tolerance", type=float, default=0.0, metavar="X",
         help="share of the tasks at which a non-answer may be right by chance (default: 0)",
