@@ -115,7 +115,8 @@ def answer_of(task: Task, column: str | None) -> str:
         has = ", ".join(task.columns) or "none but the prompt"
         looked = column or " or ".join(ANSWER_COLUMNS)
         raise InputError(f"{task.id} has no column {looked} with a right answer; name one with --answer-column: {has}")
-    text = str(task.columns[name]).strip()
+    value = task.columns[name]
+    text = "" if value is None else str(value).strip()
     if not text:
         raise InputError(f"{task.id}: the right answer in column {name} is empty")
     return text

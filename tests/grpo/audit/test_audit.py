@@ -136,6 +136,7 @@ def test_no_attempt_that_is_called_wrong_holds_only_the_right_answer():
         ([], {}, "there are no tasks"),
         (tasks(), {"answer_column": "gold"}, "row 0 has no column gold with a right answer; name one with"),
         (tasks((" ",)), {}, "row 0: the right answer in column answer is empty"),
+        (tasks((None,)), {}, "row 0: the right answer in column answer is empty"),
         (tasks(), {"tolerance": 1.0}, "--tolerance 1.0: must be"),
         (tasks(), {"max_tasks": 0}, "--tasks 0: must be at least 1"),
     ],
