@@ -13,6 +13,7 @@ COMMANDS = {
     "audit": "grpo.commands.audit",
     "data": "grpo.commands.data",
     "train": "grpo.commands.train",
+    "plan": "grpo.commands.plan",
     "eval": "grpo.commands.evaluate",
     "merge": "grpo.commands.merge",
     "sft": "grpo.commands.sft",

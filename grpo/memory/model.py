@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
+from peft.tuners.tuners_utils import BaseTunerLayer
 from torch import nn
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
@@ -52,6 +53,7 @@ class FakePolicy:
 
     Attributes:
         weights, adapters, optimizer: bytes; the gradients of the adapters are as large as these.
+        adapted: bytes of the weights that have adapters, copies of which are what merging takes.
     """
 
     def __init__(self, config: PretrainedConfig, options: ModelOptions) -> None:
@@ -67,6 +69,8 @@ class FakePolicy:
         trained = self.policy.parameters()
         self.adapters = sum(p.nbytes for p in trained)
         self.weights = self.live.now - 2 * self.adapters
+        layers = [module for module in self.policy.model.modules() if isinstance(module, BaseTunerLayer)]
+        self.adapted = sum(layer.get_base_layer().weight.nbytes for layer in layers)
         self.optimizer = round(OPTIMIZER_BYTES[options.optim] * sum(p.numel() for p in trained))
 
     @contextlib.contextmanager

@@ -9,10 +9,13 @@ from dataclasses import dataclass
 import torch
 
 from grpo.batch import Batch
+from grpo.errors import InputError
 from grpo.memory.losses import LOSSES
 from grpo.memory.model import FakePolicy
+from grpo.policy import CACHE_NAMES
 from grpo.rollout import Drawing
 from grpo.sampler import Sampling
+from grpo_kernels import LMHead, UnsupportedHeadError
 
 
 @dataclass(frozen=True)
@@ -47,17 +50,14 @@ class TrainingPeak:
 class RolloutPeak:
     """Bytes besides weights, adapters and the optimizer's state.
 
-    cache: keys and values at the last token; decoding: what its step needs besides; prefill: the most, cache
-    included, while prompts are run that no other completion shares, as evaluation does.
+    cache: keys and values at the last token; decoding: what its step needs besides; prompt_cache, prefill: the same
+    while prompts are run of which no two are the same, as in evaluation.
     """
 
     cache: int
     decoding: int
+    prompt_cache: int
     prefill: int
-
-    @property
-    def total(self) -> int:
-        return max(self.cache + self.decoding, self.prefill)
 
 
 def training_peaks(
@@ -70,10 +70,10 @@ def training_peaks(
     with fake.simulating() as live:
         static = live.now
         batch = _batch(sizes)
+        head = _head(fake)
         with fake.policy.learning():
             hidden = fake.policy.hidden_states(batch)
             forward, kept = live.peak - static, live.now - static
-            head = fake.policy.head()
             loss_bytes = {}
             for name in losses:
                 live.restart()
@@ -89,30 +89,36 @@ def training_peaks(
     return {name: TrainingPeak(forward, kept, size, backward) for name, size in loss_bytes.items()}
 
 
+def _head(fake: FakePolicy) -> LMHead:
+    try:
+        return fake.policy.head()
+    except UnsupportedHeadError as error:
+        raise InputError(f"--model: this one's loss cannot be simulated: {error}") from error
+
+
 def rollout_peak(fake: FakePolicy, sizes: Sizes) -> RolloutPeak:
     """The peak of sampling `sizes.completions` at once, and of evaluating as many prompts."""
-    policy, batch = fake.policy, _batch(sizes)
-    count, length = sizes.completions, sizes.prompt + sizes.completion
+    policy, count, length = fake.policy, sizes.completions, sizes.prompt + sizes.completion
     with fake.simulating() as live, torch.no_grad():
-        batch = _batch(sizes)
         static = live.now
         ids = torch.zeros(count, sizes.prompt, dtype=torch.int64)
         output = policy.forward(ids, torch.ones_like(ids), kept=1, use_cache=True)
-        prefill = live.peak - static
-        cache = output.past_key_values
-        del output, ids, batch
-        before = live.now
+        most = live.peak - static
+        cache_name = next(name for name in CACHE_NAMES if name in output)
+        cache = output[cache_name]
+        del output, ids
+        prompt_cache = live.now - static
         for layer in cache.layers:
             _fill(layer, length - 1)
         size = live.now - static
         live.restart()
         mask = torch.ones(count, length, dtype=torch.int64)
-        output = policy.forward(torch.zeros_like(mask), mask, kept=1, cache={"past_key_values": cache})
+        output = policy.forward(torch.zeros_like(mask), mask, kept=1, cache={cache_name: cache})
         scores = output.logits[:, -1].to(torch.float32, copy=True)
         drawn = torch.softmax(Drawing(torch.ones(count), Sampling())(mask, scores), dim=-1)
         decoding = live.peak - static - size
-        del drawn, scores, output, mask, cache, layer, before
-    return RolloutPeak(size, decoding, prefill)
+        del drawn, scores, output, mask, cache, layer
+    return RolloutPeak(size, decoding, prompt_cache, most - prompt_cache)
 
 
 def _fill(layer: object, length: int) -> None:
