@@ -47,6 +47,7 @@ def importance_weights(
     if correction not in CORRECTIONS:
         raise InputError(f"importance_sampling_correction is {correction!r}; it must be {', '.join(CORRECTIONS)}")
     level, _, how = correction.partition("_")
-    d = ((trainer_logps - sampler_logps) * mask).detach()
+    # Not a product with the mask: behind it logps may be -inf.
+    d = (trainer_logps - sampler_logps).detach().masked_fill(~mask.bool(), 0.0)
     ratio = (d if level == "token" else d.sum(-1, keepdim=True)).exp()
     return ratio.clamp(max=cap) if how == "truncate" else ratio.masked_fill(ratio > cap, 0.0)

@@ -102,14 +102,17 @@ def remove_run(path: Path) -> None:
         (path / name).unlink(missing_ok=True)
 
 
-def save_adapter(policy: Policy, folder: Path) -> None:
-    """The trained adapter in PEFT's form; every process has to call it where the model is sharded."""
+def save_adapter(policy: Policy, folder: Path, everywhere: bool = False) -> None:
+    """The trained adapter in PEFT's form, written by the first process, or `everywhere` by each to a folder of its own.
+
+    Every process has to call it where the model is sharded.
+    """
     from peft import get_peft_model_state_dict
 
     from grpo.checkpoint import whole_parameters
 
     state = whole_parameters(policy, trained=True) if policy.is_sharded else None
-    if processes.rank() == 0:
+    if everywhere or processes.rank() == 0:
         weights = {} if state is None else {"state_dict": get_peft_model_state_dict(policy.model, state)}
         # The adapters touch no embeddings; asking PEFT to find that out could mean a request to the Hub.
         policy.model.save_pretrained(str(folder), selected_adapters=["default"], save_embedding_layers=False, **weights)

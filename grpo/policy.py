@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -144,6 +145,16 @@ class Policy:
             self.model.eval()
 
     @contextlib.contextmanager
+    def evaluating(self) -> Iterator[None]:
+        """Inside, there is no dropout, and decoding keeps its cache; after that the mode is what it was."""
+        was_training = self.model.training
+        self.model.eval()
+        try:
+            yield
+        finally:
+            self.model.train(was_training)
+
+    @contextlib.contextmanager
     def as_reference(self) -> Iterator[None]:
         """Inside, the model is the reference, without gradients: the frozen adapter if there is one, else the base."""
         import torch
@@ -242,7 +253,7 @@ def load_tokenizer(path: str) -> tuple[PretrainedConfig, PreTrainedTokenizerBase
     """The model's configuration and tokenizer: small, so that data can be checked before weights are read."""
     from transformers import AutoConfig, AutoTokenizer
 
-    with _loading(path):
+    with loading(path):
         return AutoConfig.from_pretrained(path), AutoTokenizer.from_pretrained(path)
 
 
@@ -284,7 +295,7 @@ def load_base(path: str, config: TrainConfig) -> PreTrainedModel:
         options["attn_implementation"] = config.attn_implementation
     if config.load_in_4bit:
         options |= {"quantization_config": four_bits(options["dtype"]), "device_map": {"": device}}
-    with _loading(path):
+    with loading(path):
         base = AutoModelForCausalLM.from_pretrained(path, **options)
     return base if config.load_in_4bit else base.to(device)
 
@@ -303,6 +314,14 @@ def four_bits(compute_dtype: torch.dtype) -> Any:
         bnb_4bit_use_double_quant=True,
         bnb_4bit_compute_dtype=compute_dtype,
     )
+
+
+def keep_gradients_of_4_bits(model: torch.nn.Module) -> None:
+    """Where the CPU has AVX-512 BF16, bitsandbytes packs the weights in evaluation mode for a product that has no
+    backward pass: gradients of what comes before a layer would silently lack its share. Tell its layers not to."""
+    layers: list[Any] = [module for module in model.modules() if hasattr(module, "support_avx512bf16_for_cpu")]
+    for layer in layers:
+        layer.support_avx512bf16_for_cpu = False
 
 
 def make_policy(
@@ -331,6 +350,7 @@ def make_policy(
     clear_generation_defaults(base, eos_ids, pad_id)
     targets = lora_target_modules[0] if lora_target_modules == ("all-linear",) else list(lora_target_modules)
     without_dropout(base)
+    keep_gradients_of_4_bits(base)
     if gradient_checkpointing is None:
         gradient_checkpointing = base.device.type == "cuda"
     if gradient_checkpointing:
@@ -370,13 +390,28 @@ def load_adapter(base: PreTrainedModel, folder: str) -> PeftModel:
     """Raises InputError where the folder holds no LoRA adapter that fits."""
     from peft import PeftModel
 
-    if not (Path(folder) / "adapter_config.json").is_file():
-        raise InputError(f"--adapter {folder}: there is no adapter_config.json; give the folder of a PEFT adapter")
+    adapter_config(Path(folder), f"--adapter {folder}")
     try:
         return PeftModel.from_pretrained(base, folder, is_trainable=True, autocast_adapter_dtype=True)
     except (OSError, ValueError, KeyError, RuntimeError) as error:
         first = str(error).strip().splitlines()[0]
         raise InputError(f"--adapter {folder}: it cannot be put on this model: {first}") from error
+
+
+def adapter_config(folder: Path, argument: str) -> dict[str, Any]:
+    """What PEFT says of the LoRA adapter in a folder; raises InputError, with the argument's name, where none is."""
+    try:
+        found = json.loads((folder / "adapter_config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise InputError(
+            f"{argument}: there is no adapter_config.json that can be read; give the folder of a PEFT adapter"
+        ) from error
+    kind = found.get("peft_type") if isinstance(found, dict) else None
+    if kind != "LORA":
+        raise InputError(f"{argument}: its adapter_config.json has peft_type {kind!r}; it must be 'LORA'")
+    if not (folder / "adapter_model.safetensors").is_file():
+        raise InputError(f"{argument}: there is no adapter_model.safetensors")
+    return found
 
 
 def without_dropout(model: torch.nn.Module) -> None:
@@ -408,7 +443,8 @@ def clear_generation_defaults(model: PreTrainedModel, eos_ids: frozenset[int], p
 
 
 @contextlib.contextmanager
-def _loading(path: str) -> Iterator[None]:
+def loading(path: str) -> Iterator[None]:
+    """What goes wrong inside is an InputError that names the model."""
     try:
         yield
     except (OSError, ValueError, KeyError) as error:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from grpo import processes
 from grpo.batch import pad_left
 from grpo.groups import Completion, Task
 from grpo.policy import Policy
@@ -32,8 +33,8 @@ def sample(
     at_once = max(1, batch_size // len(temperatures))
     config = _generation_config(policy, max_completion_length, is_greedy=False)
     return [
-        group for start in range(0, len(tasks), at_once)
-        for group in _generate(policy, tasks[start : start + at_once], temperatures, config, sampling or Sampling())
+        group for part in _parts(policy, tasks, at_once)
+        for group in _generate(policy, part, temperatures, config, sampling or Sampling())
     ]  # fmt: skip
 
 
@@ -41,8 +42,8 @@ def greedy(policy: Policy, tasks: Sequence[Task], max_completion_length: int, ba
     """The most probable token at every step, for every task."""
     config = _generation_config(policy, max_completion_length, is_greedy=True)
     return [
-        group[0] for start in range(0, len(tasks), batch_size)
-        for group in _generate(policy, tasks[start : start + batch_size], (1.0,), config, None)
+        group[0] for part in _parts(policy, tasks, batch_size)
+        for group in _generate(policy, part, (1.0,), config, None)
     ]  # fmt: skip
 
 
@@ -100,6 +101,14 @@ def _generation_config(policy: Policy, max_new_tokens: int, is_greedy: bool) -> 
     )
 
 
+def _parts(policy: Policy, tasks: Sequence[Task], at_once: int) -> list[Sequence[Task]]:
+    """The tasks in parts of at most `at_once`. A pass of a sharded model needs every process: those with fewer parts
+    have empty ones at the end."""
+    parts = [tasks[start : start + at_once] for start in range(0, len(tasks), at_once)]
+    missing = processes.largest(len(parts)) - len(parts) if policy.is_sharded else 0
+    return [*parts, *[()] * missing]
+
+
 def _generate(
     policy: Policy,
     tasks: Sequence[Task],
@@ -107,17 +116,18 @@ def _generate(
     config: GenerationConfig,
     sampling: Sampling | None,
 ) -> list[list[Completion]]:
-    """Without `sampling` it is greedy, and `temperatures` is the one 1."""
+    """Without `sampling` it is greedy, and `temperatures` is the one 1. Without tasks something is run all the same."""
     import torch
 
     copies = len(temperatures)
-    ids, mask = pad_left([task.prompt_ids for task in tasks], policy.pad_id)
+    prompts = [task.prompt_ids for task in tasks] or [(policy.pad_id,)]
+    ids, mask = pad_left(prompts, policy.pad_id)
     input_ids = torch.tensor(ids, device=policy.device)
     attention_mask = torch.tensor(mask, device=policy.device)
-    rows = torch.arange(len(tasks), device=policy.device).repeat_interleave(copies)
-    by_row = torch.tensor(temperatures, dtype=torch.float32, device=policy.device).repeat(len(tasks))
+    rows = torch.arange(len(prompts), device=policy.device).repeat_interleave(copies)
+    by_row = torch.tensor(temperatures, dtype=torch.float32, device=policy.device).repeat(len(prompts))
     drawing = Drawing(by_row, sampling) if sampling else None
-    with torch.no_grad():
+    with torch.no_grad(), policy.evaluating():
         output = policy.model.generate(
             input_ids=input_ids[rows],
             attention_mask=attention_mask[rows],

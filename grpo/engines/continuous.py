@@ -73,12 +73,13 @@ class ContinuousEngine:
         )
         memory: dict[str, Any] = {} if policy.device.type == "cuda" else CPU_MEMORY
         batching = ContinuousBatchingConfig(return_logprobs=True, seed=int(torch.randint(2**31, ())), **memory)
-        outputs = policy.model.get_base_model().generate_batch(
-            [list(task.prompt_ids) for task in tasks],
-            generation_config=generation,
-            continuous_batching_config=batching,
-            progress_bar=False,
-        )
+        with policy.evaluating():
+            outputs = policy.model.get_base_model().generate_batch(
+                [list(task.prompt_ids) for task in tasks],
+                generation_config=generation,
+                continuous_batching_config=batching,
+                progress_bar=False,
+            )
         groups: list[list[Completion]] = [[] for _ in tasks]
         for key in sorted(outputs):
             match = REQUEST.match(key)

@@ -2,23 +2,21 @@
 
 Start it with the base model, `--enable-lora --max-lora-rank R --logprobs-mode processed_logprobs` and
 VLLM_ALLOW_RUNTIME_LORA_UPDATING=True, where it can read the folders that this process writes. Prompts go there and
-completions come back as token ids. Without `processed_logprobs` the log-probabilities are those at temperature 1.
+completions come back as token ids.
 """
 
 from __future__ import annotations
 
-import itertools
+import contextlib
 import json
-import shutil
 import tempfile
 import urllib.error
 import urllib.request
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from grpo import processes
 from grpo.errors import InputError
 from grpo.groups import Completion, Task
 from grpo.output import save_adapter
@@ -31,11 +29,11 @@ TIMEOUT_S = 600.0
 
 
 class ServerEngine:
-    """`url` is the server's address, without /v1."""
+    """`url` is the server's address, with or without /v1."""
 
     def __init__(self, url: str) -> None:
-        self.url = url.rstrip("/")
-        self._versions = itertools.count(1)
+        self.url = url.rstrip("/").removesuffix("/v1")
+        self._is_checked = False
 
     def generate(
         self,
@@ -52,29 +50,49 @@ class ServerEngine:
         """
         import torch
 
-        name = f"grpo-{processes.rank()}-{next(self._versions)}"
-        folder = Path(tempfile.mkdtemp(prefix=f"{name}."))
-        try:
-            save_adapter(policy, folder)
-            self.post("/v1/load_lora_adapter", {"lora_name": name, "lora_path": str(folder)})
-            jobs = [
-                (task, place, self.request(policy, task, temperature, sampling, max_completion_length, name))
+        if sampling.min_p > 0 and sampling.top_p < 1:
+            # vLLM applies min_p before top_p and transformers after it: that leaves other tokens.
+            raise InputError("--engine server cannot combine min_p with top_p: give one of them")
+        with self.adapter(policy) as name, ThreadPoolExecutor(CONNECTIONS) as pool:
+            if tasks and not self._is_checked and (sampling.is_restricted or set(temperatures) != {1.0}):
+                self.check_logps(name, tasks[0].prompt_ids[:1])
+                self._is_checked = True
+            requests = [
+                self.request(policy, task, temperature, sampling, max_completion_length, name)
                 for task in tasks
-                for place, temperature in enumerate(temperatures)
+                for temperature in temperatures
             ]
-            for _, _, request in jobs:
+            for request in requests:
                 request["seed"] = int(torch.randint(2**31, ()))
-            with ThreadPoolExecutor(CONNECTIONS) as pool:
-                answers = list(pool.map(lambda job: self.post("/v1/completions", job[2]), jobs))
-            self.post("/v1/unload_lora_adapter", {"lora_name": name})
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
-        completions = [
-            self.completion(policy, task, temperatures[place], answer)
-            for (task, place, _), answer in zip(jobs, answers, strict=True)
-        ]
-        count = len(temperatures)
-        return [completions[n * count : (n + 1) * count] for n in range(len(tasks))]
+            answers = iter(list(pool.map(self.choice, requests)))
+        return [[self.completion(policy, task, t, next(answers)) for t in temperatures] for task in tasks]
+
+    @contextlib.contextmanager
+    def adapter(self, policy: Policy) -> Iterator[str]:
+        """The name under which the server has the adapter as it is now, inside."""
+        with tempfile.TemporaryDirectory(prefix="grpo-") as folder:
+            name = Path(folder).name  # of this run, process and rollout alone: caches go by it
+            save_adapter(policy, Path(folder), everywhere=True)
+            self.post("/v1/load_lora_adapter", {"lora_name": name, "lora_path": folder})
+            try:
+                yield name
+            finally:
+                self.post("/v1/unload_lora_adapter", {"lora_name": name})
+
+    def check_logps(self, model: str, prompt_ids: Sequence[int]) -> None:
+        """Raise InputError where log-probabilities are those before the temperature: a high one must flatten them."""
+        largest = []
+        for temperature in (1.0, 100.0):
+            request = {"model": model, "prompt": list(prompt_ids), "max_tokens": 1, "temperature": temperature}
+            top = (self.choice(request | {"logprobs": 1}).get("logprobs") or {}).get("top_logprobs")
+            if not top or not top[0]:
+                return
+            largest.append(max(top[0].values()))
+        if largest[1] > largest[0] - 0.01:
+            raise InputError(
+                f"--server-url {self.url}: its log-probabilities are not those it samples with; start it with "
+                "--logprobs-mode processed_logprobs"
+            )
 
     def request(
         self, policy: Policy, task: Task, temperature: float, sampling: Sampling, max_tokens: int, model: str
@@ -92,8 +110,15 @@ class ServerEngine:
             "return_token_ids": True,
         }
 
-    def completion(self, policy: Policy, task: Task, temperature: float, answer: dict[str, Any]) -> Completion:
-        choice = answer["choices"][0]
+    def choice(self, request: dict[str, Any]) -> dict[str, Any]:
+        """The one completion of a request."""
+        answer = self.post("/v1/completions", request)
+        choices = answer.get("choices") if isinstance(answer, dict) else None
+        if not choices:
+            raise InputError(f"--server-url {self.url}: /v1/completions answered without choices: is it vLLM?")
+        return choices[0]
+
+    def completion(self, policy: Policy, task: Task, temperature: float, choice: dict[str, Any]) -> Completion:
         tokens = choice.get("token_ids")
         if tokens is None:
             raise InputError(f"--server-url {self.url}: it sends no token_ids: update it (vLLM 0.10.2 or newer)")
@@ -103,12 +128,12 @@ class ServerEngine:
         known = tuple(map(float, logps[:length])) if logps and len(logps) >= length else None
         return Completion(task, tuple(tokens[:length]), str(text), truncated, temperature, known)
 
-    def post(self, path: str, content: dict[str, Any]) -> dict[str, Any]:
-        """The server's answer, {} where it is not JSON."""
-        request = urllib.request.Request(
-            self.url + path, json.dumps(content).encode(), {"Content-Type": "application/json"}
-        )
+    def post(self, path: str, content: dict[str, Any]) -> Any:
+        """The server's answer, None where it is not JSON."""
         try:
+            request = urllib.request.Request(
+                self.url + path, json.dumps(content).encode(), {"Content-Type": "application/json"}
+            )
             with urllib.request.urlopen(request, timeout=TIMEOUT_S) as response:
                 text = response.read().decode()
         except urllib.error.HTTPError as error:
@@ -120,4 +145,4 @@ class ServerEngine:
         try:
             return json.loads(text)
         except ValueError:
-            return {}
+            return None

@@ -31,6 +31,13 @@ def test_weights(correction, cap, expected):
     torch.testing.assert_close(weights, torch.tensor(expected))
 
 
+@pytest.mark.parametrize("correction", ["token_truncate", "sequence_mask"])
+def test_what_is_behind_the_mask_may_be_infinite(correction):
+    weights = importance_weights(SAMPLER, TRAINER, MASK, correction, 3.0)
+    behind = torch.where(MASK.bool(), 0.0, -math.inf)
+    assert torch.equal(importance_weights(SAMPLER + behind, TRAINER + behind, MASK, correction, 3.0), weights)
+
+
 def test_metrics_are_of_unmasked_tokens():
     metrics = mismatch_metrics(SAMPLER, TRAINER, MASK)
     assert metrics["mismatch/logp_difference_mean"] == pytest.approx(math.log(2), abs=1e-6)

@@ -9,7 +9,7 @@ from grpo.config import TrainConfig
 from grpo.errors import InputError
 from grpo.loss_path import batch_loss
 from grpo.merging import merged
-from grpo.policy import end_of_sequence_ids, load_policy, make_policy
+from grpo.policy import end_of_sequence_ids, four_bits, load_policy, make_policy
 from grpo.rollout import sample
 from grpo_kernels import token_logps
 from tests.grpo.conftest import CHARACTERS, EOS, PAD, character_tokenizer, task, tiny_model, tiny_policy
@@ -172,6 +172,15 @@ def test_dropout_of_an_earlier_training_is_off_unless_asked_for(tmp_path):
 def test_a_folder_without_an_adapter_is_refused(tmp_path):
     with pytest.raises(InputError, match="there is no adapter_config.json"):
         continued(str(tmp_path))
+    config = tmp_path / "adapter_config.json"
+    for content, message in (
+        ("[]", "peft_type None; it must be 'LORA'"),
+        ('{"peft_type": "IA3"}', "peft_type 'IA3'; it must be 'LORA'"),
+        ('{"peft_type": "LORA"}', "there is no adapter_model.safetensors"),
+    ):
+        config.write_text(content)
+        with pytest.raises(InputError, match=message):
+            continued(str(tmp_path))
     other = make_policy(tiny_model("gpt2"), character_tokenizer(), 4, 8)
     with pytest.raises(InputError, match="it cannot be put on this model"):
         continued(save(other, tmp_path / "other"))
@@ -240,15 +249,40 @@ def test_small_updates_reach_adapters_after_a_rollout():
 
 
 def test_a_base_in_4_bits_is_sampled_from_and_trained_on(tmp_path):
-    """nf4 runs on a CPU too; the adapters are float32, and the gradient reaches them through the quantised layers."""
+    """nf4 runs on a CPU too; the adapters are float32, and their gradient is that of the dense model with the weights
+    that the quantised ones stand for."""
     shape = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4}
     shape |= {"num_key_value_heads": 2, "vocab_size": len(CHARACTERS), "eos_token_id": EOS, "pad_token_id": PAD}
-    LlamaForCausalLM(LlamaConfig(**shape)).save_pretrained(tmp_path)
+    torch.manual_seed(0)
+    LlamaForCausalLM(LlamaConfig(initializer_range=0.3, **shape)).save_pretrained(tmp_path)
+    from bitsandbytes.functional import dequantize_4bit
+
     config = TrainConfig(model=str(tmp_path), load_in_4bit=True)
     policy = load_policy(str(tmp_path), config, character_tokenizer())
     layer = policy.model.get_base_model().model.layers[0].self_attn.q_proj.base_layer
     assert layer.weight.dtype == torch.uint8 and layer.weight.numel() == 64 * 64 // 2
     assert {p.dtype for p in policy.parameters()} == {torch.float32}
     assert len(sample(policy, [task()], [1.0, 1.0], 3, 8)[0]) == 2
-    batch_loss(policy, BATCH, "linear").loss.backward()
-    assert any(p.grad is not None and p.grad.abs().max() > 0 for p in policy.parameters())
+    base = LlamaForCausalLM.from_pretrained(tmp_path)
+    for name, module in policy.model.get_base_model().named_modules():
+        if name.endswith(".base_layer"):
+            values = dequantize_4bit(module.weight.data, module.weight.quant_state)
+            base.get_submodule(name.removesuffix(".base_layer")).weight.data = values.float()
+    dense = make_policy(base, character_tokenizer(), config.lora_r, config.lora_alpha)
+    for ours, theirs in zip(policy.parameters(), dense.parameters(), strict=True):
+        torch.nn.init.normal_(ours, std=0.2)
+        theirs.data.copy_(ours)
+    one_token = collate([TrainSequence((3,), (5,), 1.0)], PAD)
+    for batch in (BATCH, one_token):
+        for one in (policy, dense):
+            one.model.zero_grad()
+            with one.learning():
+                batch_loss(one, batch, "linear").loss.backward()
+        for ours, theirs in zip(policy.parameters(), dense.parameters(), strict=True):
+            torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-3, atol=1e-4 * theirs.grad.abs().max().item())
+
+
+def test_4_bits_without_their_library_are_refused(monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
+    with pytest.raises(InputError, match="--load-in-4bit needs bitsandbytes: pip install"):
+        four_bits(torch.float32)

@@ -8,12 +8,16 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
+from safetensors.torch import load_file
 
 from grpo import processes
+from grpo.engines.server import ServerEngine
 from grpo.groups import Completion
 from grpo.rewards import Reward
+from grpo.rollout import greedy, sample
+from grpo.sampler import Sampling
 from tests.grpo.conftest import EOS, task, tiny_policy
-from tests.grpo.test_learner import make_trainer
+from tests.grpo.test_learner import COEFFICIENTS, TWO, coefficients, make_trainer
 from tests.grpo_kernels.processes import outcomes
 
 EVEN = Reward("even", 1, lambda completion_ids, **_: [sum(i % 2 == 0 for i in ids) / 4 for ids in completion_ids])
@@ -95,8 +99,6 @@ def resumes(folder: str, sharded: bool) -> None:
                 part.step()
     parameters = [p.full_tensor() if hasattr(p, "full_tensor") else p for p in policy.parameters()]
     assert torch.equal(torch.cat([p.detach().flatten() for p in parameters]), whole)
-    from safetensors.torch import load_file
-
     saved = load_file(str(path / "adapter_model.safetensors"))
     assert all(tensor.abs().sum() > 0 for tensor in saved.values()) and len(saved) == len(parameters)
 
@@ -110,6 +112,42 @@ def generates_when_sharded() -> None:
     groups = trainer.step().groups
     assert len(groups) == 2
     assert len(processes.gather(groups)) == 4
+
+    # Where one process has more to answer than the other, they still pass through the layers together.
+    asked = TASKS[: 3 if processes.rank() == 0 else 1]
+    assert [c.task.id for c in greedy(policy, asked, 3, batch_size=1)] == [one.id for one in asked]
+    assert sample(policy, TASKS[: processes.rank()], [1.0] * 2, 3, batch_size=2)[1:] == []
+
+
+def serves_its_own_adapter(sharded: bool) -> None:
+    """Every process gives the server a whole adapter of its own name."""
+    policy = tiny_policy("llama")
+    whole = {n: p.detach().clone() for n, p in policy.model.named_parameters() if p.requires_grad}
+    if sharded:
+        processes.shard(policy.model)
+    loaded = {}
+
+    def post(path, content):
+        if path == "/v1/load_lora_adapter":
+            loaded[content["lora_name"]] = load_file(Path(content["lora_path"], "adapter_model.safetensors"))
+        return {"choices": [{"token_ids": [5, EOS]}]}
+
+    engine = ServerEngine("http://localhost")
+    engine.post = post
+    groups = engine.generate(policy, TASKS[:2], (1.0,), Sampling(), 2, 8)
+    assert [group[0].ids for group in groups] == [(5, EOS)] * 2
+    ((name, weights),) = loaded.items()
+    assert len(set(processes.gather([name]))) == 2
+    assert len(weights) == len(whole)
+    for n, tensor in whole.items():
+        assert torch.equal(weights[n.replace(".default", "")], tensor), n
+
+
+def coefficients_of_both() -> None:
+    """Each process has one of the two sequences: its tokens count what they do in a batch of two."""
+    own = [TWO[processes.rank()]]
+    for loss_type, expected in COEFFICIENTS.items():
+        assert coefficients(loss_type, 1, own) == [pytest.approx(expected[processes.rank()], abs=1e-6)]
 
 
 def shares_and_gathers() -> None:
@@ -132,13 +170,27 @@ def results() -> dict[str, str]:
             "resumed": functools.partial(resumes, folder, False),
             "resumed, sharded": functools.partial(resumes, folder, True),
             "sampling, sharded": generates_when_sharded,
+            "a server": functools.partial(serves_its_own_adapter, False),
+            "a server, sharded": functools.partial(serves_its_own_adapter, True),
+            "coefficients": coefficients_of_both,
             "shares": shares_and_gathers,
         }
         return dict.fromkeys(cases, "") | outcomes(2, cases)
 
 
 @pytest.mark.parametrize(
-    "case", ["adapters in both", "sharded", "resumed", "resumed, sharded", "sampling, sharded", "shares"]
+    "case",
+    [
+        "adapters in both",
+        "sharded",
+        "resumed",
+        "resumed, sharded",
+        "sampling, sharded",
+        "a server",
+        "a server, sharded",
+        "coefficients",
+        "shares",
+    ],
 )
 def test_two_processes(case):
     assert not results()[case], results()[case]

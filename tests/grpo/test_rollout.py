@@ -111,12 +111,26 @@ def test_the_samplers_log_probabilities_are_those_it_drew_with(sampling):
             torch.testing.assert_close(torch.tensor(completion.sampler_logps), expected, rtol=0, atol=1e-4)
 
 
+def test_dropout_is_off_also_where_a_model_was_left_in_training_mode():
+    policy = make_policy(tiny_model("llama"), character_tokenizer(), 4, 8, lora_dropout=0.5)
+    torch.manual_seed(1)
+    for parameter in policy.parameters():
+        torch.nn.init.normal_(parameter, std=0.2)
+    tasks = [task("a", "1+2="), task("b", "12+34=")]
+    drawn = []
+    for training in (False, True, True):
+        policy.model.train(training)
+        torch.manual_seed(0)
+        drawn.append([*greedy(policy, tasks, 6, 4), *sample(policy, tasks, [1.0] * 3, 6, 8)[0]])
+        assert policy.model.training == training
+    assert drawn[0] == drawn[1] == drawn[2]
+
+
 def test_with_activation_checkpointing_a_decode_step_runs_one_token():
     policy = make_policy(tiny_model("llama"), character_tokenizer(), 4, 8, gradient_checkpointing=True)
     widths = []
     layer = policy.model.get_base_model().model.layers[0]
     layer.register_forward_pre_hook(lambda _, args: widths.append(args[0].shape[1]))
-    with policy.learning():
-        pass
+    policy.model.train()
     sample(policy, [task()], [1.0, 1.0], 5, 8)
     assert widths[0] == 3 and set(widths[1:]) == {1} and len(widths) >= 3

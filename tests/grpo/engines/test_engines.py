@@ -1,5 +1,6 @@
 """Every engine samples from the policy, says with what log-probabilities, and leaves the adapters as they were."""
 
+import dataclasses
 import http.server
 import json
 import math
@@ -16,7 +17,7 @@ from grpo.engines.continuous import ContinuousEngine
 from grpo.engines.server import ServerEngine
 from grpo.engines.transformers import TransformersEngine
 from grpo.errors import InputError
-from grpo.rollout import sample
+from grpo.rollout import greedy, sample
 from grpo.sampler import Sampling, support
 from tests.grpo.conftest import EOS, task, tiny_policy
 
@@ -53,14 +54,22 @@ class Handler(http.server.BaseHTTPRequestHandler):
             server.adapters[content["lora_name"]] = load_file(Path(content["lora_path"]) / "adapter_model.safetensors")
             return 200, "Success: LoRA adapter added"
         if self.path == "/v1/unload_lora_adapter":
+            server.unloaded.append(content["lora_name"])
             return 200, "Success: LoRA adapter removed"
-        assert content["model"] in server.adapters and content["stop_token_ids"] == [EOS]
+        if server.is_broken:
+            return 500, "Internal Server Error"
+        assert content["model"] in server.adapters and content["model"] not in server.unloaded
         with server.lock:
-            torch.manual_seed(content["seed"])
-            one = task("x")
-            one = type(one)("x", None, one.rules, "", tuple(content["prompt"]), {})
-            drawn = sample(server.policy, [one], [content["temperature"]], content["max_tokens"], 1)[0][0]
-        choice = {"index": 0, "text": drawn.text, "logprobs": {"token_logprobs": list(drawn.sampler_logps)}}
+            torch.manual_seed(content.get("seed", 0))
+            one = dataclasses.replace(task("x"), prompt_ids=tuple(content["prompt"]))
+            ids, temperature = torch.tensor([content["prompt"]]), content["temperature"]
+            with torch.no_grad():
+                logits = server.policy.model(input_ids=ids).logits[0, -1]
+            sampling = Sampling(1.0, content.get("top_p", 1.0), max(content.get("top_k", -1), 0))
+            drawn = sample(server.policy, [one], [temperature], content["max_tokens"], 1, sampling)[0][0]
+        top = (logits if server.is_raw else logits / temperature).log_softmax(-1).max().item()
+        logprobs = {"token_logprobs": list(drawn.sampler_logps), "top_logprobs": [{"token": top}]}
+        choice = {"index": 0, "text": drawn.text, "logprobs": logprobs}
         if not server.is_old:
             choice["token_ids"] = list(drawn.ids)
         return 200, json.dumps({"choices": [choice]})
@@ -74,7 +83,8 @@ def server():
     policy = tiny_policy("llama")
     running = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     running.policy, running.adapters, running.lock = policy, {}, threading.Lock()
-    running.refuses = running.is_old = False
+    running.refuses = running.is_old = running.is_raw = running.is_broken = False
+    running.unloaded = []
     running.url = f"http://127.0.0.1:{running.server_port}"
     thread = threading.Thread(target=running.serve_forever, daemon=True)
     thread.start()
@@ -101,6 +111,14 @@ def test_completions_are_those_of_their_tasks_and_temperatures(engine):
             expected = logps_of(policy, completion)
             torch.testing.assert_close(torch.tensor(completion.sampler_logps), expected, rtol=0, atol=1e-4)
             assert completion.truncated == (EOS not in completion.ids)
+
+
+def test_the_one_token_of_top_k_1_is_the_greedy_one(engine):
+    policy = tiny_policy("llama")
+    groups = engine.generate(policy, TASKS, (1.0, 0.5), Sampling(top_k=1), 4, 100)
+    for group, expected in zip(groups, greedy(policy, TASKS, 4, 100), strict=True):
+        assert {c.ids for c in group} == {expected.ids}
+        assert all(logp == pytest.approx(0.0, abs=1e-6) for c in group for logp in c.sampler_logps)
 
 
 def test_the_seed_decides(engine):
@@ -134,7 +152,7 @@ def test_adapters_stay_as_they_are(engine):
 
 
 def test_continuous_batching_restricts_its_support():
-    policy, sampling = tiny_policy("llama"), Sampling(top_k=4)
+    policy, sampling = tiny_policy("llama"), Sampling(top_k=9, top_p=0.8)
     for group in ContinuousEngine().generate(policy, TASKS, (1.0, 0.7), sampling, 4, 100):
         for completion in group:
             logps = logps_of(policy, completion, sampling)
@@ -145,7 +163,7 @@ def test_continuous_batching_restricts_its_support():
 
 def test_the_server_gets_the_adapter_of_every_rollout(server):
     policy = tiny_policy("llama")
-    engine = ServerEngine(server.url)
+    engine = ServerEngine(f"{server.url}/v1/")
     engine.generate(policy, TASKS[:1], (1.0,), Sampling(), 2, 1)
     for parameter in policy.parameters():
         parameter.data.add_(1.0)
@@ -153,6 +171,28 @@ def test_the_server_gets_the_adapter_of_every_rollout(server):
     first, second = server.adapters.values()
     for name, tensor in first.items():
         torch.testing.assert_close(second[name], tensor + 1.0)
+    assert server.unloaded == list(server.adapters)
+
+
+def test_the_server_is_left_without_adapters_after_an_error_too(server):
+    server.is_broken = True
+    with pytest.raises(InputError, match="/v1/completions answered 500"):
+        ServerEngine(server.url).generate(tiny_policy("llama"), TASKS, (1.0,), Sampling(), 2, 1)
+    assert len(server.adapters) == 1 and server.unloaded == list(server.adapters)
+
+
+@pytest.mark.parametrize(("temperature", "sampling"), [(0.5, Sampling()), (1.0, Sampling(top_k=3))])
+def test_log_probabilities_from_before_the_temperature_are_refused(server, temperature, sampling):
+    server.is_raw = True
+    policy, engine = tiny_policy("llama"), ServerEngine(server.url)
+    engine.generate(policy, TASKS[:1], (1.0,), Sampling(), 2, 1)
+    with pytest.raises(InputError, match="not those it samples with; start it with --logprobs-mode processed_logprobs"):
+        engine.generate(policy, TASKS[:1], (temperature,), sampling, 2, 1)
+
+
+def test_a_support_that_the_server_finds_otherwise_is_refused():
+    with pytest.raises(InputError, match="cannot combine min_p with top_p"):
+        ServerEngine("http://h").generate(tiny_policy("llama"), TASKS, (1.0,), Sampling(top_p=0.9, min_p=0.1), 2, 1)
 
 
 def test_a_server_that_is_not_there_or_not_fit_is_named(server):
