@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -81,16 +82,13 @@ def run_gpu(device: str, folder: Path, sizes: Sizes | None = None, seconds: floa
     content["product_flops"] = rates = {
         dtype: product_rate(device, sizes.product, dtype) for dtype in sorted({c.dtype for c in sizes.linear})
     }
-    print(
-        f"copy {bandwidth / 1e9:,.0f} GB/s; products "
-        + ", ".join(f"{d} {r / 1e12:,.1f} TFLOP/s" for d, r in rates.items())
-    )
+    products = ", ".join(f"{dtype} {rate / 1e12:,.1f} TFLOP/s" for dtype, rate in rates.items())
+    print(f"copy {bandwidth / 1e9:,.0f} GB/s; products {products}")
     timed: list[Result] = []
     for name, cases in (("logits", sizes.logits), ("linear", sizes.linear), ("log-probabilities", sizes.logps)):
         for case in cases:
-            found = section(
-                f"{name}: {case.name}", lambda case=case: compare(case, device, sizes.seconds, None, device == "cuda")
-            )
+            timing = partial(compare, case, device, sizes.seconds, with_memory=device == "cuda")
+            found = section(f"{name}: {case.name}", timing)
             if found:
                 print_results(found)
                 print_shares(found, bandwidth, rates.get(case.dtype))
