@@ -54,7 +54,7 @@ def run(suite: str, device: str, folder: Path, update: bool) -> int:
     if suite == "memory":
         from .memory import main as run_memory
 
-        return run_memory() or 0
+        return run_memory(["--output-dir", str(folder)])
     if suite == "trainer":
         from .trainer import run_trainer
 
