@@ -6,7 +6,10 @@ import weakref
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
+
+_DEVICE = torch.ops.prim.device.default
 
 
 class LiveMemory(TorchDispatchMode):
@@ -30,6 +33,8 @@ class LiveMemory(TorchDispatchMode):
         self.peak = self.now
 
     def __torch_dispatch__(self, function: Any, types: Any, arguments: Any = (), options: Any = None) -> Any:
+        if function is _DEVICE and isinstance(arguments[0], FakeTensor):
+            return arguments[0].fake_device  # most calls are this one, and the way through FakeTensorMode is long
         output = function(*arguments, **(options or {}))
         for value in output if isinstance(output, (tuple, list)) else (output,):
             if isinstance(value, torch.Tensor):

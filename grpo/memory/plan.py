@@ -146,6 +146,12 @@ class Plan:
         """Whether the run fits; None where the card is not known."""
         return None if self.capacity is None else max(self.rollout.total, self.training.total) <= self.capacity
 
+    def summary(self) -> str:
+        """One line, for the start of a run."""
+        sizes = f"rollout {gigabytes(self.rollout.total)}, training {gigabytes(self.training.total)}"
+        of = "" if self.capacity is None else f" of {gigabytes(self.capacity)}"
+        return f"memory (simulated): {sizes}{of}; with the eager loss training would take {gigabytes(self.eager.total)}"
+
     def warnings(self) -> list[str]:
         """A line for each phase that does not fit, with what to change."""
         advice = {

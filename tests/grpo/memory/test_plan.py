@@ -81,6 +81,7 @@ def test_a_run_is_planned_with_its_own_options(model):
     found = plan(config, search=False)
     assert found.loss_path == "reference" and found.largest == {}
     assert found.fits is False
+    assert found.summary().startswith("memory (simulated): rollout ") and "of 1.00 GB" in found.summary()
     assert found.warnings()[0].startswith("the rollout phase takes ")
     assert "lower --rollout-batch-size" in found.warnings()[0]
 
