@@ -82,7 +82,8 @@ def _run(device: str, folder: Path, name: str, cases: Sequence[tuple[Case, float
     if device == "cpu" and results:
         first = [result for result in results if result.case == results[0].case]
         first = with_cpu_peaks(first, has_time)
-        print_results(first)
+        if any(result.peak_bytes is not None for result in first):
+            print_results(first)
         results = first + results[len(first) :]
     write_json(folder / f"{name}.json", {"machine": about, "results": results_as_json(results)})
     plot_results(folder / f"{name}.png", results)
