@@ -177,18 +177,10 @@ class Policy:
 
     def freeze_reference(self) -> None:
         """Make the reference a frozen copy of the adapter as it is now."""
-        from peft.tuners.tuners_utils import BaseTunerLayer
-
         if REFERENCE not in self.model.peft_config:
-            self.model.add_adapter(REFERENCE, self.model.peft_config[TRAINED])
-        for name, parameter in self.model.named_parameters():
-            if f".{REFERENCE}" in name:
-                parameter.requires_grad_(False)
-        for ours, theirs in self._pairs():
-            ours.data = theirs.detach().to(ours.dtype).clone()
-        for module in self.model.modules():
-            if isinstance(module, BaseTunerLayer):
-                module._active_adapter = [TRAINED]
+            self._add_reference()
+        for _, ours, theirs in self._pairs():
+            ours.data = theirs.to(ours.dtype).clone()
 
     def sync_reference(self, alpha: float) -> None:
         """Move the reference towards the policy: `alpha * policy + (1 - alpha) * reference`, parameter by parameter.
@@ -198,23 +190,40 @@ class Policy:
         import torch
 
         if REFERENCE not in self.model.peft_config:
-            self.freeze_reference()
-            with torch.no_grad():
-                for name, parameter in self.model.named_parameters():
-                    if f".{REFERENCE}" in name and "lora_B" in name:
-                        parameter.zero_()
+            self._add_reference()
+            # A new adapter does nothing, by the factor that starts at 0 and by DoRA's magnitudes, which are those of
+            # the base. The other factor is the policy's, so that the product moves in proportion.
+            for name, ours, theirs in self._pairs():
+                if "lora_A." in name or "lora_embedding_B." in name:
+                    ours.data.copy_(theirs)
         with torch.no_grad():
-            for ours, theirs in self._pairs():
+            for _, ours, theirs in self._pairs():
                 ours.lerp_(theirs, alpha)
 
-    def _pairs(self) -> list[tuple[torch.nn.Parameter, torch.nn.Parameter]]:
-        """Every parameter of the reference adapter with that of the trained one."""
-        named = dict(self.model.named_parameters())
-        return [
-            (parameter, named[name.replace(f".{REFERENCE}", f".{TRAINED}")])
-            for name, parameter in named.items()
-            if f".{REFERENCE}" in name
-        ]
+    def _add_reference(self) -> None:
+        """A new adapter, frozen and not active."""
+        from peft.tuners.tuners_utils import BaseTunerLayer
+
+        self.model.add_adapter(REFERENCE, self.model.peft_config[TRAINED])
+        for name, parameter in self.model.named_parameters():
+            if f".{REFERENCE}" in name:
+                parameter.requires_grad_(False)
+                parameter.data = parameter.data.float()
+        for module in self.model.modules():
+            if isinstance(module, BaseTunerLayer):
+                module._active_adapter = [TRAINED]
+
+    def _pairs(self) -> list[tuple[str, torch.nn.Parameter, torch.Tensor]]:
+        """Every parameter of the reference adapter, its name, and the value of the trained one, spread over the
+        processes only where that of the reference is."""
+        named: dict[str, Any] = dict(self.model.named_parameters())
+        pairs = []
+        for name, ours in named.items():
+            if f".{REFERENCE}" in name:
+                theirs = named[name.replace(f".{REFERENCE}", f".{TRAINED}")].detach()
+                is_whole = hasattr(theirs, "full_tensor") and not hasattr(ours, "full_tensor")
+                pairs.append((name, ours, theirs.full_tensor() if is_whole else theirs))
+        return pairs
 
     @contextlib.contextmanager
     def _active(self, adapter: str) -> Iterator[None]:

@@ -138,8 +138,9 @@ def test_an_adapter_is_gone_on_with_and_its_frozen_copy_is_the_reference(tmp_pat
     first = tiny_policy("qwen2")
     policy = continued(save(first, tmp_path))
     torch.testing.assert_close(policy.logits(BATCH), first.logits(BATCH))
+    start = policy.logits(BATCH)
     with policy.as_reference():
-        assert torch.equal(policy.logits(BATCH), policy.logits(BATCH))
+        assert torch.equal(policy.logits(BATCH), start)
         torch.testing.assert_close(policy.logits(BATCH), first.logits(BATCH))
     with policy.as_base():
         assert (policy.logits(BATCH) - first.logits(BATCH)).abs().max() > 1e-2
@@ -195,14 +196,33 @@ def test_the_reference_moves_towards_the_policy(adapted, tmp_path):
     with policy.as_reference():
         torch.testing.assert_close(policy.logits(BATCH), start)
     policy.sync_reference(1.0)
+    moved = policy.logits(BATCH)
     with policy.as_reference():
-        torch.testing.assert_close(policy.logits(BATCH), policy.logits(BATCH))
-    before = [theirs.clone() for theirs, _ in policy._pairs()]
+        torch.testing.assert_close(policy.logits(BATCH), moved)
+    before = [ours.clone() for _, ours, _ in policy._pairs()]
     for parameter in policy.parameters():
         parameter.data.add_(1.0)
     policy.sync_reference(0.25)
-    for (theirs, _), old in zip(policy._pairs(), before, strict=True):
-        torch.testing.assert_close(theirs, old + 0.25)
+    for (_, ours, _), old in zip(policy._pairs(), before, strict=True):
+        torch.testing.assert_close(ours, old + 0.25)
+
+
+@pytest.mark.parametrize("options", [{"use_dora": True}, {"lora_target_modules": ("q_proj", "embed_tokens")}])
+def test_the_reference_starts_at_the_base_whatever_is_adapted(options):
+    policy = make_policy(tiny_model("llama"), character_tokenizer(), 4, 8, **options)
+    torch.manual_seed(1)
+    for parameter in policy.parameters():
+        parameter.data.add_(torch.randn_like(parameter) * 0.2)
+    with policy.as_base():
+        base = policy.logits(BATCH)
+    policy.sync_reference(0.0)
+    with policy.as_reference():
+        torch.testing.assert_close(policy.logits(BATCH), base)
+    policy.sync_reference(1.0)
+    moved = policy.logits(BATCH)
+    with policy.as_reference():
+        torch.testing.assert_close(policy.logits(BATCH), moved)
+    assert (moved - base).abs().max() > 1e-2
 
 
 def test_activations_are_computed_again_in_the_gradients_pass_alone():

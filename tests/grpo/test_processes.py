@@ -11,12 +11,13 @@ import torch.distributed as dist
 from safetensors.torch import load_file
 
 from grpo import processes
+from grpo.batch import TrainSequence, collate
 from grpo.engines.server import ServerEngine
 from grpo.groups import Completion
 from grpo.rewards import Reward
 from grpo.rollout import greedy, sample
 from grpo.sampler import Sampling
-from tests.grpo.conftest import EOS, task, tiny_policy
+from tests.grpo.conftest import EOS, PAD, task, tiny_policy
 from tests.grpo.test_learner import COEFFICIENTS, TWO, coefficients, make_trainer
 from tests.grpo_kernels.processes import outcomes
 
@@ -119,6 +120,19 @@ def generates_when_sharded() -> None:
     assert sample(policy, TASKS[: processes.rank()], [1.0] * 2, 3, batch_size=2)[1:] == []
 
 
+def moves_its_reference_when_sharded() -> None:
+    batch = collate([TrainSequence(TASKS[0].prompt_ids, (5, 6), 1.0)], PAD)
+    logits = []
+    for sharded in (False, True):
+        policy = tiny_policy("llama")
+        if sharded:
+            processes.shard(policy.model)
+        policy.sync_reference(0.5)
+        with policy.as_reference():
+            logits.append(policy.logits(batch))
+    torch.testing.assert_close(*logits, rtol=1e-4, atol=1e-4)
+
+
 def serves_its_own_adapter(sharded: bool) -> None:
     """Every process gives the server a whole adapter of its own name."""
     policy = tiny_policy("llama")
@@ -170,6 +184,7 @@ def results() -> dict[str, str]:
             "resumed": functools.partial(resumes, folder, False),
             "resumed, sharded": functools.partial(resumes, folder, True),
             "sampling, sharded": generates_when_sharded,
+            "a reference that moves, sharded": moves_its_reference_when_sharded,
             "a server": functools.partial(serves_its_own_adapter, False),
             "a server, sharded": functools.partial(serves_its_own_adapter, True),
             "coefficients": coefficients_of_both,
@@ -186,6 +201,7 @@ def results() -> dict[str, str]:
         "resumed",
         "resumed, sharded",
         "sampling, sharded",
+        "a reference that moves, sharded",
         "a server",
         "a server, sharded",
         "coefficients",
