@@ -70,7 +70,7 @@ class FakePolicy:
         self.adapters = sum(p.nbytes for p in trained)
         self.weights = self.live.now - 2 * self.adapters
         layers = [module for module in self.policy.model.modules() if isinstance(module, BaseTunerLayer)]
-        self.adapted = sum(layer.get_base_layer().weight.nbytes for layer in layers)
+        self.adapted = sum(p.nbytes for layer in layers for p in layer.get_base_layer().parameters(recurse=False))
         self.optimizer = round(OPTIMIZER_BYTES[options.optim] * sum(p.numel() for p in trained))
 
     @contextlib.contextmanager

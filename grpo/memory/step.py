@@ -122,10 +122,13 @@ def rollout_peak(fake: FakePolicy, sizes: Sizes) -> RolloutPeak:
 
 
 def _fill(layer: object, length: int) -> None:
-    """Make the keys and values of a layer's cache those of `length` tokens, or of its window."""
-    kept = min(length, getattr(layer, "sliding_window", None) or length)
+    """Make the keys and values of a layer's cache those of `length` tokens, or of its window but for the next."""
+    window = getattr(layer, "sliding_window", None)
+    kept = length if window is None else min(length, window - 1)
     for name in ("keys", "values"):
-        states = getattr(layer, name)
+        states = getattr(layer, name, None)
+        if states is None:  # a state whose size does not depend on the length
+            return
         batch, heads, _, width = states.shape
         setattr(layer, name, states.new_empty(batch, heads, kept, width))
     if hasattr(layer, "cumulative_length"):
