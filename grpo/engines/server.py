@@ -26,6 +26,16 @@ from grpo.sampler import Sampling
 
 CONNECTIONS = 64
 TIMEOUT_S = 600.0
+# vLLM takes what a request leaves out from the checkpoint's generation_config.json: every option is given.
+DRAW_FROM_ALL = {
+    "temperature": 1.0,
+    "top_p": 1.0,
+    "top_k": -1,
+    "min_p": 0.0,
+    "repetition_penalty": 1.0,
+    "presence_penalty": 0.0,
+    "frequency_penalty": 0.0,
+}
 
 
 class ServerEngine:
@@ -83,8 +93,9 @@ class ServerEngine:
         """Raise InputError where log-probabilities are those before the temperature: a high one must flatten them."""
         largest = []
         for temperature in (1.0, 100.0):
-            request = {"model": model, "prompt": list(prompt_ids), "max_tokens": 1, "temperature": temperature}
-            top = (self.choice(request | {"logprobs": 1}).get("logprobs") or {}).get("top_logprobs")
+            request = {"model": model, "prompt": list(prompt_ids), "max_tokens": 1, "logprobs": 1}
+            choice = self.choice(DRAW_FROM_ALL | request | {"temperature": temperature})
+            top = (choice.get("logprobs") or {}).get("top_logprobs")
             if not top or not top[0]:
                 return
             largest.append(max(top[0].values()))
@@ -97,7 +108,7 @@ class ServerEngine:
     def request(
         self, policy: Policy, task: Task, temperature: float, sampling: Sampling, max_tokens: int, model: str
     ) -> dict[str, Any]:
-        return {
+        return DRAW_FROM_ALL | {
             "model": model,
             "prompt": list(task.prompt_ids),
             "max_tokens": max_tokens,
@@ -125,7 +136,8 @@ class ServerEngine:
         length, truncated = completion_length(tokens, policy.eos_ids)
         logps = (choice.get("logprobs") or {}).get("token_logprobs")
         text = policy.tokenizer.decode(list(tokens[:length]), skip_special_tokens=True)
-        known = tuple(map(float, logps[:length])) if logps and len(logps) >= length else None
+        is_known = logps and len(logps) >= length and None not in logps[:length]
+        known = tuple(map(float, logps[:length])) if is_known else None
         return Completion(task, tuple(tokens[:length]), str(text), truncated, temperature, known)
 
     def post(self, path: str, content: dict[str, Any]) -> Any:

@@ -59,13 +59,17 @@ class Handler(http.server.BaseHTTPRequestHandler):
         if server.is_broken:
             return 500, "Internal Server Error"
         assert content["model"] in server.adapters and content["model"] not in server.unloaded
+        # What is left out, vLLM takes from the checkpoint's own generation_config.json.
+        assert {"temperature", "top_p", "top_k", "min_p"} <= content.keys()
+        assert content["repetition_penalty"] == 1.0
+        assert content["presence_penalty"] == content["frequency_penalty"] == 0.0
         with server.lock:
             torch.manual_seed(content.get("seed", 0))
             one = dataclasses.replace(task("x"), prompt_ids=tuple(content["prompt"]))
             ids, temperature = torch.tensor([content["prompt"]]), content["temperature"]
             with torch.no_grad():
                 logits = server.policy.model(input_ids=ids).logits[0, -1]
-            sampling = Sampling(1.0, content.get("top_p", 1.0), max(content.get("top_k", -1), 0))
+            sampling = Sampling(1.0, content["top_p"], max(content["top_k"], 0))
             drawn = sample(server.policy, [one], [temperature], content["max_tokens"], 1, sampling)[0][0]
         top = (logits if server.is_raw else logits / temperature).log_softmax(-1).max().item()
         logprobs = {"token_logprobs": list(drawn.sampler_logps), "top_logprobs": [{"token": top}]}
