@@ -134,10 +134,9 @@ class ServerEngine:
         if tokens is None:
             raise InputError(f"--server-url {self.url}: it sends no token_ids: update it (vLLM 0.10.2 or newer)")
         length, truncated = completion_length(tokens, policy.eos_ids)
-        logps = (choice.get("logprobs") or {}).get("token_logprobs")
+        logps = ((choice.get("logprobs") or {}).get("token_logprobs") or [])[:length]
         text = policy.tokenizer.decode(list(tokens[:length]), skip_special_tokens=True)
-        is_known = logps and len(logps) >= length and None not in logps[:length]
-        known = tuple(map(float, logps[:length])) if is_known else None
+        known = None if len(logps) < length or None in logps else tuple(map(float, logps))
         return Completion(task, tuple(tokens[:length]), str(text), truncated, temperature, known)
 
     def post(self, path: str, content: dict[str, Any]) -> Any:
