@@ -15,17 +15,17 @@ MODEL = {
     "vocab_size": 151936,
     "hidden_size": 896,
     "intermediate_size": 4864,
-    "num_hidden_layers": 2,
+    "num_hidden_layers": 1,
     "num_attention_heads": 14,
     "num_key_value_heads": 2,
-    "max_position_embeddings": 4096,
+    "max_position_embeddings": 2048,
     "tie_word_embeddings": True,
 }
 
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory) -> str:
-    """The configuration of Qwen2.5-0.5B with 2 of its 24 layers."""
+    """The configuration of Qwen2.5-0.5B with 1 of its 24 layers."""
     path = tmp_path_factory.mktemp("model") / "config.json"
     path.write_text(json.dumps(MODEL))
     return str(path)
@@ -39,7 +39,7 @@ def test_the_parts_of_a_phase_add_up_and_overhead_is_named_as_assumed(model):
         assert phase.overhead == CONTEXT_BYTES + round(FRAGMENTATION * simulated)
         assert phase.total == kept + simulated + phase.overhead
     assert found.rollout.gradients == 0 and found.training.gradients == found.training.adapters
-    sequences, tokens, numbers = 64, 512 + 256 - 1, 2 * 2 * 2 * 64  # layers, keys and values, heads, head size
+    sequences, tokens, numbers = 64, 512 + 256 - 1, 2 * 2 * 64  # keys and values, heads, head size
     assert found.rollout.cache in (sequences * tokens * numbers * 2, sequences * 512 * numbers * 2)
 
 
@@ -92,7 +92,7 @@ def test_a_run_is_planned_with_its_own_options(model):
         ({"gpu_memory": 0.0}, "--gpu-memory 0.0: must be a positive number of GB"),
         ({"gpu_memory": 24.0, "card": "24"}, "--card is a usual --gpu-memory: give one of them"),
         ({"lora_r": 0}, "--lora-r 0: must be at least 1"),
-        ({"max_completion_length": 4000}, "--max-completion-length 4000: the model takes 4096 tokens in all"),
+        ({"max_completion_length": 4000}, "--max-completion-length 4000: the model takes 2048 tokens in all"),
         ({"lora_target_modules": ("nothing",)}, "--lora-target-modules nothing"),
         ({"lora_target_modules": ("lm_head",)}, "lm_head carries a PEFT adapter"),
     ],
@@ -108,7 +108,7 @@ def test_the_command_prints_a_table_or_json(model, capsys):
     assert main(arguments) == 0
     printed = capsys.readouterr().out
     assert "simulated" in printed and "overhead (assumed)" in printed and "fits cards of 8 GB and more" in printed
-    assert main([*arguments, "--max-prompt-length", "3900", "--gpu-memory", "6.5", "--json"]) == 0
+    assert main([*arguments, "--max-prompt-length", "1900", "--gpu-memory", "6.5", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["kind"] == "simulated" and found["capacity"] == 6.5 * GIB
     assert set(found["largest"]) == {"linear", "eager"}

@@ -33,6 +33,6 @@ def test_simulated_peaks_are_within_a_tenth_of_measured_ones(kind, measured):
     """Weights, adapters and their gradients aside, of which there is no doubt."""
     options = ModelOptions(dtype="float32", lora_r=LORA_R, gradient_checkpointing=CHECKPOINTING[kind])
     simulated = training_peaks(FakePolicy(CONFIGS[kind], options), SIZES, LOSSES, device="cpu")
-    assert min(measured[kind].values()) > 50 * 2**20, "too small for a process's other memory not to matter"
+    assert min(measured[kind].values()) > 40 * 2**20, "too small for a process's other memory not to matter"
     ratios = {name: simulated[name].total / measured[kind][name] for name in LOSSES}
     assert ratios == {name: pytest.approx(1.0, abs=TOLERANCE) for name in LOSSES}
