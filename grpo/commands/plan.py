@@ -46,12 +46,13 @@ def run(arguments: argparse.Namespace) -> int:
 
     quiet_libraries()
 
-    found = plan(config)
+    from rich.console import Console
+
+    with Console(stderr=True).status("simulating, which takes up to a minute or two for large models"):
+        found = plan(config)
     if arguments.json:
         print(json.dumps(found.to_dict(), indent=2))
         return 0
-
-    from rich.console import Console
 
     console = Console(highlight=False, soft_wrap=True)
     console.print(table(found))

@@ -249,7 +249,8 @@ class Planner:
 
         def of_length(steps: int) -> int:
             tokens = steps * TOKEN_STEP
-            return max(self.rollout(tokens).total, self.training(batch_size, tokens, loss).total)
+            total = self.training(batch_size, tokens, loss).total
+            return total if total > capacity else max(total, self.rollout(tokens).total)
 
         def of_batch(sequences: int) -> int:
             return self.training(sequences, length, loss).total

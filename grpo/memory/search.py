@@ -37,7 +37,7 @@ def largest(cost: Callable[[int], float], budget: float, low: int, high: int, gu
             # A line to a point that fails is above everything between: what it lets through fits.
             least = max(least, _crossing((best, fits[best]), (bound + 1, fails[bound + 1]), budget, bound))
         known = sorted((fits | fails).items(), key=lambda point: abs(point[1] - budget))[:3]
-        guess = _crossing_of_parabola(known, budget) if len(known) == 3 else reach
+        guess = _crossing_of_parabola(known, budget) if len(known) == 3 else least if fails else reach
         evaluate(min(max(guess, least), reach))
 
 
