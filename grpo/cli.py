@@ -16,6 +16,7 @@ COMMANDS = {
     "plan": "grpo.commands.plan",
     "eval": "grpo.commands.evaluate",
     "merge": "grpo.commands.merge",
+    "report": "grpo.commands.report",
     "sft": "grpo.commands.sft",
 }
 

@@ -111,7 +111,8 @@ class Collector:
         """As many completions of each task as `sizes` says; those of one size are sampled together."""
         config = self.config
         sampled: dict[int, list[Completion]] = {}
-        for size in sorted(set(sizes)):
+        # Of a model that is spread over processes, each has to take part in what any of them samples.
+        for size in sorted(set(processes.gather(sizes))):
             places = [n for n, s in enumerate(sizes) if s == size]
             groups = self.engine.generate(
                 self.policy,

@@ -222,6 +222,7 @@ class TrainConfig(DataConfig):
     resume: str | None = option(
         None, "output", "go on from a run's folder or one of its checkpoints, with its options, bit for bit"
     )
+    allow_changed_rewards: bool = option(False, "output", "with --resume, go on though a reward judges otherwise now")
 
     def __post_init__(self) -> None:
         super().__post_init__()

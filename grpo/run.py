@@ -13,8 +13,8 @@ from grpo.callbacks import Callback
 from grpo.checkpoint import find_checkpoint
 from grpo.config import TrainConfig, default_output_dir
 from grpo.console import Display, printable
-from grpo.data.load import Data, load_data, mapped_problems
-from grpo.data.loaders import hold_out, problems_from_rows, require_columns
+from grpo.data.load import Data, load_data, make_data
+from grpo.data.loaders import problems_from_rows, require_columns
 from grpo.data.prompts import build_tasks, prompt_text
 from grpo.data.sources import FORMS
 from grpo.engines import Engine
@@ -155,10 +155,8 @@ def load_problems(
         return Data(problems_from_rows(train_rows, "train"), problems_from_rows(held_out_rows, "held_out"), ())
     if train_data is None:
         return load_data(config, tokenizer)
-    problems = mapped_problems(_named(train_data, "train_data"), config)
-    if eval_data is not None:
-        return Data(problems, mapped_problems(_named(eval_data, "eval_data"), config), ())
-    return Data(*hold_out(problems, config.eval_size, config.seed), ())
+    eval_rows = None if eval_data is None else _named(eval_data, "eval_data")
+    return make_data(_named(train_data, "train_data"), eval_rows, config, tokenizer)
 
 
 def _named(rows: Rows, name: str) -> list[tuple[str, dict[str, Any]]]:

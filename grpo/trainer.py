@@ -287,7 +287,10 @@ class GRPOTrainer:
     def load_checkpoint(self, folder: Path) -> None:
         """Go on where a checkpoint was saved; raises InputError where it is of another run, naming what differs."""
         state = checkpoint.read_state(folder)
-        check_same_run(folder, state["run"], describe_run(self.config, self.tasks, self.rewards.rewards))
+        now = describe_run(self.config, self.tasks, self.rewards.rewards)
+        changed = check_same_run(folder, state["run"], now, self.config.allow_changed_rewards)
+        if changed:
+            self.display.say(f"warning: {changed}: what is rewarded is no longer what it was")
         checkpoint.read_training(folder, self.policy, self.learner.optimizer)
         self.steps_done = state["steps_done"]
         self.learner.micro_batch_size = state["micro_batch_size"]

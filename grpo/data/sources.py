@@ -109,8 +109,8 @@ def _csv_rows(path: Path) -> list[Row]:
 
 
 def _parquet_rows(path: Path) -> list[Row]:
-    import pyarrow  # type: ignore[import-untyped]
-    import pyarrow.parquet  # type: ignore[import-untyped]
+    import pyarrow
+    import pyarrow.parquet
 
     try:
         rows = pyarrow.parquet.read_table(path).to_pylist()
