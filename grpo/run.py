@@ -20,7 +20,7 @@ from grpo.data.sources import FORMS
 from grpo.engines import Engine
 from grpo.errors import InputError
 from grpo.evaluate import Evaluation
-from grpo.groups import Completion
+from grpo.groups import Completion, Task
 from grpo.output import check_output_dir
 from grpo.policy import Policy, load_policy, load_tokenizer, max_length, model_path
 from grpo.rewards import Reward, find_rewards, score
@@ -66,6 +66,8 @@ def build(
 
     Raises InputError for what a user can put right.
     """
+    import torch
+
     from grpo.trainer import GRPOTrainer
 
     processes.start()
@@ -89,6 +91,8 @@ def build(
     )
     # Judging empty completions now finds the rows that a reward cannot judge, before training reaches them.
     score(judges, [Completion(task, (), "", truncated=True) for task in (*train_tasks, *held_out)])
+    if torch.cuda.is_available():
+        say_plan(config, train_tasks, display)
     policy = load_policy(path, config, tokenizer)
     for line in data.report:
         display.say(printable(line))
@@ -104,6 +108,17 @@ def build(
         f"{config.questions_per_step * processes.count()} questions x {config.num_generations} completions"
     )
     return GRPOTrainer(config, policy, train_tasks, judges, held_out, run_dir, engine, callbacks, display)
+
+
+def say_plan(config: TrainConfig, tasks: Sequence[Task], display: Display) -> None:
+    """What the run will take of the GPU's memory, and a warning where that is more than it has."""
+    from grpo.memory.plan import PlanConfig, plan
+
+    if config.restricts_sampling:
+        config = dataclasses.replace(config, loss_path="logits")
+    found = plan(PlanConfig.of_run(config, max(len(task.prompt_ids) for task in tasks)), search=False)
+    for line in (found.summary(), *(f"warning: {warning}" for warning in found.warnings())):
+        display.say(line)
 
 
 def output_folder(config: TrainConfig) -> Path:

@@ -21,7 +21,7 @@ from grpo.config import TrainConfig
 from grpo.errors import InputError
 from grpo.evaluate import Evaluation
 from grpo.output import check_output_dir
-from grpo.run import load_problems, show_sample
+from grpo.run import load_problems, say_plan, show_sample
 from tests.grpo.conftest import task
 from tests.grpo.test_console import display
 from tests.grpo.test_trainer import measured
@@ -308,3 +308,10 @@ def test_the_library_in_ten_lines(model_folder, tmp_path):
     trainer = build(config, rewards=[short], train_data=rows, eval_data=rows[:2], callbacks=[Callback()])
     result = trainer.train()
     assert len(result.metrics) == 3 and result.metrics[1]["rewards/short/mean"] < 0
+
+
+def test_a_run_on_a_gpu_is_planned_before_it_starts(model_folder, data_file):
+    shown, stream = display(terminal=False)
+    config = TrainConfig(model=str(model_folder), data=str(data_file), max_completion_length=3)
+    say_plan(config, [task()], shown)
+    assert stream.getvalue().startswith("memory (simulated): rollout ")
