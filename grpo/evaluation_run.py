@@ -120,4 +120,5 @@ def table(comparisons: Sequence[Comparison], both: bool) -> Table:
 
 def percent(estimate: Estimate, signed: bool = False) -> str:
     sign = "+" if signed else ""
-    return f"{estimate.value:{sign}.1%} ({estimate.low:{sign}.1%} to {estimate.high:{sign}.1%})"
+    value, low, high = (100 * number for number in estimate)
+    return f"{value:{sign}.1f}% ({low:{sign}.0f} to {high:{sign}.0f})"
