@@ -80,7 +80,7 @@ def interpreter_folders() -> Sequence[str]:
 
 @functools.cache
 def system_folders() -> Sequence[str]:
-    arguments = ["--ro-bind", "/usr", "/usr", "--ro-bind-try", "/etc/ld.so.cache", "/etc/ld.so.cache"]
+    arguments = ["--ro-bind", "/usr", "/usr", "--dir", "/etc", "--ro-bind-try", "/etc/ld.so.cache", "/etc/ld.so.cache"]
     for name in ("/bin", "/lib", "/lib64", "/lib32"):
         if os.path.islink(name):
             arguments += ["--symlink", os.readlink(name).lstrip("/"), name]

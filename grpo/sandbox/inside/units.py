@@ -17,7 +17,7 @@ ENDS_ITERATION = (StopIteration, StopAsyncIteration)
 
 
 class Unsupported(BaseException):
-    """The tests pass the program something that cannot be passed on."""
+    """The tests need a module that is not here, or pass the program something that cannot be passed on."""
 
 
 class ProgramEnded(Exception):
@@ -120,6 +120,10 @@ def run(job):
                 exec(compile(source, "tests.py", "exec"), names)
             except Unsupported:
                 raise
+            except ImportError as error:
+                if source.startswith(("import ", "from ")):
+                    raise Unsupported(str(error)) from error
+                passed, reason = False, f"{type(error).__name__}: {error}"[:1000]
             except BaseException as error:
                 passed, reason = False, f"{type(error).__name__}: {error}"[:1000]
             if counted or not passed:
