@@ -10,18 +10,17 @@ import collections
 import logging
 import math
 import os
-import re
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from grpo.errors import InputError
+from grpo.rewards.blocks import last_block
 from grpo.rewards.code_tests import Calls, Programs, parse_tests
 from grpo.sandbox import Limits, SandboxError, judge, run_python
 
 log = logging.getLogger(__name__)
 
-FENCE = re.compile(r"[ \t]*```[ \t]*([\w+-]*)[^`]*$")
 PYTHON = ("python", "py", "python3")
 
 
@@ -62,7 +61,7 @@ def code_reward(
 
     def one(completion: str, plan: Programs | Calls) -> float | None:
         try:
-            passed, total = _passed(extract_code(completion), plan, limits, fraction, unsafe_sandbox)
+            passed, total = _passed(last_block(completion, PYTHON), plan, limits, fraction, unsafe_sandbox)
         except (SandboxError, Unjudged) as error:
             reasons[str(error)] += 1
             return None
@@ -77,30 +76,6 @@ def code_reward(
 
 class Unjudged(Exception):
     """Tests that cannot be judged from outside the process of the code."""
-
-
-def extract_code(completion: str) -> str:
-    """The last ```python block of a completion, else its last block without a language, else all of it.
-
-    A block that is not closed goes on to the end.
-    """
-    blocks: list[tuple[str, list[str]]] = []
-    is_open = False
-    for line in completion.splitlines(keepends=True):
-        fence = FENCE.match(line.rstrip("\r\n"))
-        if fence is None:
-            if is_open:
-                blocks[-1][1].append(line)
-        elif is_open and not fence[1]:
-            is_open = False
-        else:
-            blocks.append((fence[1].lower(), []))
-            is_open = True
-    for languages in (PYTHON, ("",)):
-        for language, lines in reversed(blocks):
-            if language in languages:
-                return "".join(lines)
-    return completion
 
 
 def same_output(printed: str, expected: str) -> bool:

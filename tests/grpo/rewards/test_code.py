@@ -4,9 +4,11 @@ import json
 import logging
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from grpo.errors import InputError
-from grpo.rewards.code import code_reward, extract_code, same_output
+from grpo.rewards.code import code_reward, same_output
 from grpo.rewards.code_tests import parse_tests
 
 ADD = "def add(a, b):\n    return a + b\n"
@@ -168,11 +170,18 @@ def test_functions_named_test_are_called():
     assert [unit.source for unit in plan.units if unit.counted] == ["test_f()", "test_g()"]
 
 
-def test_the_last_block_counts():
-    assert extract_code("a") == "a"
-    assert extract_code("```python\nx\n```\n```\ny\n```") == "x\n"
-    assert extract_code("```\nx\n```\n```\ny\n```") == "y\n"
-    assert extract_code("```python\n```") == ""
+PIECES = ["def f(x):", " return 5", "\n", "```", "```python", "\0", "lambda", "yield", "'" * 3, "(" * 500, "\\"]
+HOSTILE = st.one_of(
+    st.text(alphabet=st.characters(codec=None), max_size=200),
+    st.binary(max_size=100).map(lambda data: data.decode(errors="surrogateescape")),
+    st.lists(st.sampled_from(PIECES), max_size=40).map("".join),
+)
+
+
+@settings(max_examples=1, deadline=None, suppress_health_check=list(HealthCheck))
+@given(st.lists(HOSTILE, min_size=40, max_size=40))
+def test_hostile_text_gets_nothing(completions):
+    assert judge(completions, [FOUR] * 40, timeout_s=3) == [0.0] * 40
 
 
 def test_output_is_compared_by_lines():

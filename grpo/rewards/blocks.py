@@ -1,0 +1,32 @@
+"""The fenced blocks of a completion."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+FENCE = re.compile(r"[ \t]*```[ \t]*([\w+-]*)[^`]*$")
+
+
+def last_block(text: str, languages: Sequence[str]) -> str:
+    """The last block in one of these languages, else the last one without a language, else all of `text`.
+
+    A block that is not closed goes on to the end.
+    """
+    blocks: list[tuple[str, list[str]]] = []
+    is_open = False
+    for line in text.splitlines(keepends=True):
+        fence = FENCE.match(line.rstrip("\r\n"))
+        if fence is None:
+            if is_open:
+                blocks[-1][1].append(line)
+        elif is_open and not fence[1]:
+            is_open = False
+        else:
+            blocks.append((fence[1].lower(), []))
+            is_open = True
+    for wanted in (languages, ("",)):
+        for language, lines in reversed(blocks):
+            if language in wanted:
+                return "".join(lines)
+    return text
