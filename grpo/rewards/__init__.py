@@ -15,8 +15,10 @@ from dataclasses import dataclass
 
 from grpo.errors import InputError
 from grpo.groups import Completion, Task
+from grpo.rewards.code import code_reward
 from grpo.rewards.format import format_reward
 from grpo.rewards.numeric import numeric_reward
+from grpo.rewards.sql import sql_reward
 
 RewardFunction = Callable[..., list[float | None]]
 RESERVED_COLUMNS = ("prompts", "completions", "completion_ids")
@@ -45,7 +47,15 @@ class Reward:
         ]  # fmt: skip
 
 
-REWARDS = {reward.name: reward for reward in (Reward("numeric", 1, numeric_reward), Reward("format", 1, format_reward))}
+REWARDS = {
+    reward.name: reward
+    for reward in (
+        Reward("numeric", 1, numeric_reward),
+        Reward("format", 1, format_reward),
+        Reward("code", 1, code_reward),
+        Reward("sql", 1, sql_reward),
+    )
+}
 
 
 def find_rewards(names: Sequence[str]) -> list[Reward]:

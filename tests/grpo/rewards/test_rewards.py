@@ -15,7 +15,7 @@ def completions(*texts: str) -> list[Completion]:
 
 
 def test_an_unknown_name_is_refused_with_the_names_there_are():
-    with pytest.raises(InputError, match="--reward nope.*choose from format, numeric"):
+    with pytest.raises(InputError, match="--reward nope.*choose from code, format, numeric, sql"):
         find_rewards(["numeric", "nope"])
 
 
