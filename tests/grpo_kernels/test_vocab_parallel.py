@@ -16,7 +16,7 @@ from .helpers import LOSS_TYPES, config, device_of, make_batch
 from .processes import outcomes
 
 VOCABULARY, WIDTH = 37, 8
-SLICES = {2: (20, 17), 4: (5, 17, 1, 14)}
+SLICES = {2: (20, 17), 3: (22, 1, 14)}
 SMALL_CHUNKS = 4 * 8 * 17  # a few rows
 HEADS = {
     "frozen": {},
@@ -369,12 +369,15 @@ CASES = {
 CASES = {name: case for name, case in CASES.items() if "triton" not in name or has_triton()}
 
 
+# The kernels do not see how many processes there are; their interpreter is slow.
+CASES_OF = {2: CASES, 3: {name: case for name, case in CASES.items() if "triton" not in name}}
+
+
 @functools.cache
 def failures(world):
-    return outcomes(world, CASES)
+    return outcomes(world, CASES_OF[world])
 
 
-@pytest.mark.parametrize("name", CASES)
-@pytest.mark.parametrize("world", SLICES)
+@pytest.mark.parametrize(("world", "name"), [(world, name) for world, cases in CASES_OF.items() for name in cases])
 def test_case(world, name):
     assert failures(world).get(name) is None, failures(world)[name]
