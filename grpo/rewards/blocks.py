@@ -1,4 +1,4 @@
-"""The fenced blocks of a completion."""
+"""Which part of a completion is its code."""
 
 from __future__ import annotations
 
@@ -9,10 +9,15 @@ FENCE = re.compile(r"[ \t]*```[ \t]*([\w+-]*)[^`]*$")
 
 
 def last_block(text: str, languages: Sequence[str]) -> str:
-    """The last block in one of these languages, else the last one without a language, else all of `text`.
+    """The last fenced block in one of these languages, else the last one without a language, else all of `text`.
 
-    A block that is not closed goes on to the end.
+    If there is an <answer>...</answer>, only what the last one holds counts. A block that is not closed goes on to the
+    end.
     """
+    end = text.rfind("</answer>")
+    start = text.rfind("<answer>", 0, max(end, 0))
+    if start >= 0:
+        text = text[start + len("<answer>") : end]
     blocks: list[tuple[str, list[str]]] = []
     is_open = False
     for line in text.splitlines(keepends=True):

@@ -39,7 +39,8 @@ def code_reward(
 ) -> list[float | None]:
     """1.0 where a completion's code passes all tests of its row, else 0.0; with `fraction`, the share that it passes.
 
-    The code is the last ```python block of a completion, else its last block without a language, else all of it.
+    The code is the last ```python block of a completion, else its last block without a language, else all of it; of
+    its last <answer>, if it has one.
     `parse_tests` says what `tests` may be, and what `entry_point` and `test_setup_code` are for. A program's output
     is compared by lines, without the spaces at their ends and without empty lines at its end, and its exit code must
     be 0. Expected JSON values: a tuple counts as a list, floats agree to 1e-9 of their size, true is not 1.

@@ -39,7 +39,8 @@ def sql_reward(
 ) -> list[float | None]:
     """1.0 where a completion's query gives the rows that the query `answer` gives, else 0.0.
 
-    The query is the last ```sql block of a completion, else its last block without a language, else all of it.
+    The query is the last ```sql block of a completion, else its last block without a language, else all of it; of its
+    last <answer>, if it has one.
     `database` is a script of SQL statements that makes the database, or, for SQLite, the path of a .sqlite, .sqlite3
     or .db file. Each query gets a fresh copy in memory and can only read: anything but one SELECT (writes, ATTACH,
     PRAGMA, functions on files, extensions, several statements) is refused, which is 0.0, and so is a query that
@@ -82,7 +83,7 @@ def sql_reward(
     judges: queue.SimpleQueue[Judge] = queue.SimpleQueue()
     with contextlib.ExitStack() as stack:
         for _number in range(count):
-            judges.put(stack.enter_context(contextlib.closing(Judge(memory_mb << 20))))
+            judges.put(stack.enter_context(contextlib.closing(Judge(engine, memory_mb << 20))))
         pool = stack.enter_context(ThreadPoolExecutor(count))
         return list(pool.map(one, range(len(completions))))
 
@@ -90,13 +91,14 @@ def sql_reward(
 class Judge:
     """A process that judges queries; one that hangs or dies is replaced."""
 
-    def __init__(self, memory_bytes: int) -> None:
-        self._memory_bytes = memory_bytes
+    def __init__(self, engine: str, memory_bytes: int) -> None:
+        self._engine, self._memory_bytes = engine, memory_bytes
         self._process: subprocess.Popen[bytes] | None = None
 
     def verdict(self, request: dict[str, Any], limit_s: float) -> dict[str, Any]:
         """The answer to a request; `limit_s` seconds each for its reference query and its query."""
-        if self._process is None:
+        if self._process is None or self._process.poll() is not None:
+            self.close()
             self._process = self._start()
             if self._line(START_S) != b"ready":
                 self.close()
@@ -127,7 +129,7 @@ class Judge:
     def _start(self) -> subprocess.Popen[bytes]:
         self._read = b""
         return subprocess.Popen(
-            [sys.executable, "-I", "-B", str(Path(sql_judge.__file__)), str(self._memory_bytes)],
+            [sys.executable, "-I", "-B", str(Path(sql_judge.__file__)), self._engine, str(self._memory_bytes)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,

@@ -1,7 +1,7 @@
 """One SQL query against another, on a database that it can only read.
 
-`python sql_judge.py MEMORY_BYTES` is a process that judges request after request: JSON lines in, and for each the
-line "reference" once the reference query has run, then the verdict as JSON. Only the standard library, and duckdb
+`python sql_judge.py ENGINE MEMORY_BYTES` is a process that judges request after request: JSON lines in, and for each
+the line "reference" once the reference query has run, then the verdict as JSON. Only the standard library, and duckdb
 where it is asked for.
 """
 
@@ -247,9 +247,9 @@ def _sort_key(row: Sequence[Any]) -> list[tuple[Any, ...]]:
 
 
 def main() -> None:
-    limit = int(sys.argv[1])
-    with contextlib.suppress(ImportError):
-        importlib.import_module("duckdb")  # before there is a limit, which libraries that are loaded count towards
+    if sys.argv[1] == "duckdb":
+        importlib.import_module("duckdb")  # while nobody waits for a verdict
+    limit = int(sys.argv[2])
     resource.setrlimit(resource.RLIMIT_DATA, (limit, resource.getrlimit(resource.RLIMIT_DATA)[1]))
 
     def say(line: str) -> None:

@@ -114,23 +114,35 @@ def run(job):
                 names[name] = program.function(name)
             elif "value" in found:
                 names[name] = decode(found["value"])
+        first_reason = True
         for source, counted in job["units"]:
-            passed, reason = True, ""
-            try:
-                exec(compile(source, "tests.py", "exec"), names)
-            except Unsupported:
-                raise
-            except ImportError as error:
-                if source.startswith(("import ", "from ")):
-                    raise Unsupported(str(error)) from error
-                passed, reason = False, f"{type(error).__name__}: {error}"[:1000]
-            except BaseException as error:
-                passed, reason = False, f"{type(error).__name__}: {error}"[:1000]
-            if counted or not passed:
-                verdicts.write(dumps({"counted": counted, "passed": passed, "reason": reason}))
-            if not passed and (job["stop_early"] or not counted):
+            reason = failure(source, names)
+            if counted or reason:
+                line = {"counted": counted, "passed": not reason, "reason": reason if first_reason else ""}
+                verdicts.write(dumps(line))
+                first_reason = first_reason and not reason
+            if reason and (job["stop_early"] or not counted):
                 return
     except Unsupported as error:
         verdicts.write(dumps({"unsupported": str(error)}))
     except Exception as error:
-        verdicts.write(dumps({"counted": False, "passed": False, "reason": f"{type(error).__name__}: {error}"[:1000]}))
+        verdicts.write(dumps({"counted": False, "passed": False, "reason": described(error)}))
+
+
+def failure(source, names):
+    """Why a piece of test code did not run to its end, or nothing."""
+    try:
+        exec(compile(source, "tests.py", "exec"), names)
+    except Unsupported:
+        raise
+    except ImportError as error:
+        if source.startswith(("import ", "from ")):
+            raise Unsupported(str(error)) from error
+        return described(error)
+    except BaseException as error:
+        return described(error)
+    return ""
+
+
+def described(error):
+    return f"{type(error).__name__}: {error}"[:1000]

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import time
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -119,6 +120,16 @@ def test_a_share_of_the_tests():
     assert judge(completions, [FOUR] * 5, fraction=True, timeout_s=1) == [0.5, 1.0, 0.25, 0.0, 0.0]
     assert judge(["def f(x): return x"], [{"check": CHECK}], fraction=True) == [2 / 3]
     assert judge(["print(4)"], [DOUBLE_PAIRS], fraction=True) == [0.5]
+
+
+def test_what_ends_loops_or_eats_memory_leaves_the_rest_of_a_batch_alone():
+    right = "print(int(input()) * 2)"
+    eats = "x = []\nwhile True: x.append(bytearray(1 << 20))"
+    bad = {7: "import os\nos.kill(os.getpid(), 9)", 30: "while True: pass", 44: eats}
+    started = time.monotonic()
+    completions = [bad.get(number, right) for number in range(64)]
+    assert judge(completions, [DOUBLE_PAIRS[:1]] * 64, timeout_s=3) == [float(n not in bad) for n in range(64)]
+    assert time.monotonic() - started < 10
 
 
 def test_tests_that_cannot_be_judged_from_outside_get_no_verdict(caplog):

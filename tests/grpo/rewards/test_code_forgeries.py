@@ -186,19 +186,23 @@ def forgeries() -> dict[str, str]:
     return {name: code for name, _, code in pieces}
 
 
-def rewards(completions: list[str], kind: str) -> list[float | None]:
+def rewards(completions: list[str], kind: str, timeout_s: float) -> list[float | None]:
     count = len(completions)
     return code_reward(
-        completions=completions, tests=[TESTS[kind]] * count, entry_point=["f"] * count, fraction=True, timeout_s=2
+        completions=completions,
+        tests=[TESTS[kind]] * count,
+        entry_point=["f"] * count,
+        fraction=True,
+        timeout_s=timeout_s,
     )
 
 
 @pytest.mark.parametrize("kind", TESTS)
 def test_no_forgery_is_rewarded(kind):
     assert dict.fromkeys(forgeries(), 0.0) == dict(
-        zip(forgeries(), rewards(list(forgeries().values()), kind), strict=True)
+        zip(forgeries(), rewards(list(forgeries().values()), kind, timeout_s=1), strict=True)
     )
 
 
 def test_what_is_right_is_rewarded():
-    assert [rewards(["def f(x): return 2 * x + 1\nprint(5)"], kind) for kind in TESTS] == [[1.0]] * 3
+    assert [rewards(["def f(x): return 2 * x + 1\nprint(5)"], kind, timeout_s=10) for kind in TESTS] == [[1.0]] * 3

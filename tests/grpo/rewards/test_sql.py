@@ -147,7 +147,7 @@ def test_what_takes_too_much_is_wrong_and_the_rest_of_the_batch_right():
 
 def test_a_judge_that_is_killed_is_replaced():
     request = {"engine": "sqlite", "database": DATABASE, "answer": FOUR, "timeout_s": 9.0, "max_rows": 9}
-    judge = Judge(1 << 30)
+    judge = Judge("sqlite", 1 << 30)
     try:
         hangs = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT COUNT(*) FROM n"
         assert judge.verdict(request | {"query": hangs}, 0.3) == {"right": False}

@@ -186,7 +186,7 @@ def test_processes_are_counted():
 def test_nothing_outlives_a_run(bomb):
     before = processes_of_sandboxes()
     started = time.monotonic()
-    run_python(bomb, limits=Limits(wall_s=2, cpu_s=1, processes=6))
+    run_python(bomb, limits=Limits(wall_s=1, cpu_s=1, processes=6))
     assert time.monotonic() - started < 3
     deadline = time.monotonic() + 2
     while processes_of_sandboxes() - before and time.monotonic() < deadline:
