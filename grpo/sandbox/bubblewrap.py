@@ -37,10 +37,24 @@ def bwrap() -> str:
     return path
 
 
-def command(tmp_bytes: int, seccomp_fd: int, harness: Path) -> list[str]:
+@functools.cache
+def require_working() -> None:
+    """Raises InputError where bubblewrap may not make a sandbox."""
+    arguments = [*command(1 << 20, Path("/usr")), interpreter(), "-I", "-S", "-c", ""]
+    tried = subprocess.run(arguments, stdin=subprocess.DEVNULL, capture_output=True, text=True, env={}, check=False)
+    if tried.returncode != 0:
+        said = tried.stderr.strip().splitlines()
+        raise InputError(
+            f"bubblewrap cannot make a sandbox here ({said[-1] if said else 'no message'}): a container must be "
+            "allowed to make namespaces (docker run --privileged), other systems must allow them to users; or choose "
+            "--unsafe-sandbox, which only limits what code may use up"
+        )
+
+
+def command(tmp_bytes: int, harness: Path) -> list[str]:
     """What to put before a command so that it runs in a sandbox, with `harness` as `HARNESS`.
 
-    It sees the system's libraries, the interpreter's own folder and `harness`, all read-only, a few devices and an
+    It sees the system's programs and libraries, the interpreter and `harness`, all read-only, a few devices and an
     empty /tmp of `tmp_bytes`; no /proc, no network, no process but its own, no environment. All of it ends when the
     process that started it ends.
     """
@@ -55,14 +69,14 @@ def command(tmp_bytes: int, seccomp_fd: int, harness: Path) -> list[str]:
     for name, value in ENVIRONMENT.items():
         arguments += ["--setenv", name, value]
     arguments += system_folders()
-    for folder in interpreter_folders():
-        for parent in reversed(Path(folder).parents):
+    for path in interpreter_parts():
+        for parent in reversed(Path(path).parents):
             arguments += ["--dir", str(parent)]  # open to all, which those that --ro-bind makes are not
-        arguments += ["--ro-bind", folder, folder]
+        arguments += ["--ro-bind", path, path]
     arguments += ["--dev", "/dev", "--remount-ro", "/dev"]
     arguments += ["--perms", "1777", "--size", str(tmp_bytes), "--tmpfs", "/tmp"]
     arguments += ["--ro-bind", str(harness), HARNESS, "--remount-ro", "/", "--chdir", "/tmp"]
-    return [*arguments, "--seccomp", str(seccomp_fd)]
+    return arguments
 
 
 def interpreter() -> str:
@@ -71,11 +85,11 @@ def interpreter() -> str:
 
 
 @functools.cache
-def interpreter_folders() -> Sequence[str]:
-    """Folders outside /usr that the interpreter is in."""
-    folders = {os.path.realpath(sys.base_prefix), os.path.realpath(sys.base_exec_prefix)}
-    folders.add(str(Path(interpreter()).parent.parent))
-    return sorted(folder for folder in folders if folder != "/usr" and not folder.startswith("/usr/"))
+def interpreter_parts() -> Sequence[str]:
+    """The interpreter and its libraries, where they are not in /usr; their folder may be somebody's home."""
+    prefixes = {sys.base_prefix, sys.base_exec_prefix, str(Path(interpreter()).parent.parent)}
+    parts = {os.path.realpath(os.path.join(prefix, name)) for prefix in prefixes for name in ("lib", "lib64")}
+    return sorted(part for part in (interpreter(), *parts) if os.path.exists(part) and not part.startswith("/usr/"))
 
 
 @functools.cache

@@ -92,7 +92,8 @@ class SandboxedProcess:
                 prefix, harness = [], str(HARNESS)
                 environment = bubblewrap.ENVIRONMENT | {"HOME": self._folder, "TMPDIR": self._folder}
             else:
-                prefix = bubblewrap.command(limits.tmp_bytes, filter_fd, HARNESS)
+                bubblewrap.require_working()
+                prefix = [*bubblewrap.command(limits.tmp_bytes, HARNESS), "--seccomp", str(filter_fd)]
                 harness, environment = bubblewrap.HARNESS, {}
             self._process = subprocess.Popen(
                 [*prefix, bubblewrap.interpreter(), *PYTHON_OPTIONS, f"{harness}/launch.py", str(self._job_fd)],

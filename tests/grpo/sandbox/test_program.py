@@ -41,15 +41,38 @@ def test_halves_of_surrogate_pairs_do_not_stop_anything():
     assert run_python("print(ascii(input()), '\ud800')", "\ud800").stdout == "'?' ?\n"
 
 
-def test_without_bubblewrap_it_is_refused_in_one_line(monkeypatch):
+@pytest.fixture
+def anew():
+    """What is known of bubblewrap is found out again, before and after."""
+    for found in (bubblewrap.bwrap, bubblewrap.require_working):
+        found.cache_clear()
+    yield
+    for found in (bubblewrap.bwrap, bubblewrap.require_working):
+        found.cache_clear()
+
+
+def test_without_bubblewrap_it_is_refused_in_one_line(monkeypatch, anew):
     monkeypatch.setattr(bubblewrap.shutil, "which", lambda name: None)
-    bubblewrap.bwrap.cache_clear()
-    try:
-        with pytest.raises(InputError, match=r"apt-get install bubblewrap.*--unsafe-sandbox") as error:
-            run_python("print(1)")
-        assert "\n" not in str(error.value)
-    finally:
-        bubblewrap.bwrap.cache_clear()
+    with pytest.raises(InputError, match=r"apt-get install bubblewrap.*--unsafe-sandbox") as error:
+        run_python("print(1)")
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("script", "message"),
+    [
+        ("echo bubblewrap 0.6.1", "0.6.1; 0.7 or newer is needed: install it"),
+        ("[ $1 = --version ] && echo bubblewrap 0.9.0 && exit\necho bwrap: not permitted >&2\nexit 1", "not permitted"),
+    ],
+    ids=["old", "not allowed"],
+)
+def test_a_bubblewrap_that_cannot_be_used_is_refused_in_one_line(script, message, tmp_path, monkeypatch, anew):
+    (tmp_path / "bwrap").write_text(f"#!/bin/sh\n{script}\n")
+    (tmp_path / "bwrap").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    with pytest.raises(InputError, match=message) as error:
+        run_python("print(1)")
+    assert "--unsafe-sandbox" in str(error.value) and "\n" not in str(error.value)
 
 
 def test_the_unsafe_sandbox_has_limits_and_says_so_once(monkeypatch, caplog):
@@ -72,6 +95,7 @@ def test_a_limit_of_nothing_is_refused():
 
 
 def test_a_sandbox_that_does_not_start_is_no_verdict(monkeypatch):
+    bubblewrap.require_working()
     monkeypatch.setattr(bubblewrap, "interpreter", lambda: "/no/such/python")
     with pytest.raises(process.SandboxError, match="did not start.*No such file"):
         run_python("print(1)")
