@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+
 from grpo import intervals
 from grpo.groups import Completion, Task
 from grpo.intervals import Estimate
@@ -96,6 +98,36 @@ def evaluate_samples(
 
 
 @dataclass(frozen=True)
+class Answers:
+    """A model's greedy answers to some tasks and, if they were asked for, its sampled ones."""
+
+    greedy: Evaluation
+    sampled: Sampled | None
+
+
+def evaluate_model(
+    policy: Policy,
+    tasks: Sequence[Task],
+    rewards: Sequence[Reward],
+    max_completion_length: int,
+    batch_size: int,
+    samples: int = 0,
+    temperature: float = 1.0,
+    seed: int = 0,
+) -> Answers:
+    """Greedy answers and `samples` sampled ones to each task, judged; the seed decides what is sampled.
+
+    Inside `policy.as_base()` these are the answers of the base.
+    """
+    length, batch = max_completion_length, batch_size
+    found = evaluate(policy, tasks, rewards, length, batch)
+    if not samples:
+        return Answers(found, None)
+    torch.manual_seed(seed)
+    return Answers(found, evaluate_samples(policy, tasks, rewards, length, batch, samples, temperature))
+
+
+@dataclass(frozen=True)
 class Comparison:
     """One measure of two models on the same questions: each with its interval, and the difference with its own."""
 
@@ -113,15 +145,14 @@ class Comparison:
 
 def compare_greedy(base: Evaluation, adapter: Evaluation) -> Comparison:
     pairs = list(zip(base.correct, adapter.correct, strict=True))
-    difference = intervals.mean([float(b) - float(a) for a, b in pairs], -1.0, 1.0)
+    difference = intervals.difference(base.correct, adapter.correct)
     p = intervals.mcnemar(sum(a and not b for a, b in pairs), sum(b and not a for a, b in pairs))
     return Comparison("greedy accuracy", base.interval, adapter.interval, difference, p)
 
 
 def compare_means(name: str, base: Sequence[float], adapter: Sequence[float]) -> Comparison:
     """Of a measure between 0 and 1 that every question has."""
-    difference = intervals.mean([b - a for a, b in zip(base, adapter, strict=True)], -1.0, 1.0)
-    return Comparison(name, intervals.mean(base, 0.0, 1.0), intervals.mean(adapter, 0.0, 1.0), difference)
+    return Comparison(name, intervals.mean(base), intervals.mean(adapter), intervals.difference(base, adapter))
 
 
 def is_right(row: Sequence[float | None]) -> bool:

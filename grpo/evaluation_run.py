@@ -3,24 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
 from rich.table import Table
 
 from grpo.config import TrainConfig
 from grpo.console import Display, printable
-from grpo.data.load import load_data
-from grpo.data.loaders import require_columns
+from grpo.data.load import make_data
+from grpo.data.loaders import Problem, require_columns
 from grpo.data.prompts import build_tasks
+from grpo.data.sources import read_rows
 from grpo.errors import InputError
-from grpo.evaluate import Comparison, Evaluation, Sampled, compare_greedy, compare_means, evaluate, evaluate_samples
-from grpo.groups import Task
+from grpo.evaluate import Answers, Comparison, compare_greedy, compare_means, evaluate_model
 from grpo.intervals import Estimate
 from grpo.merging import merged_if
-from grpo.policy import Policy, load_policy, load_tokenizer, max_length, model_path
-from grpo.rewards import Reward, find_rewards
+from grpo.policy import load_policy, load_tokenizer, max_length, model_path
+from grpo.rewards import find_rewards
 from grpo.run import load_problems
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+# Options that the figures depend on, written with them.
+RECORDED = (
+    "model", "adapter", "dtype", "load_in_4bit", "data", "eval_data", "eval_size", "reward", "max_completion_length",
+    "temperature", "seed",
+)  # fmt: skip
 
 
 def evaluate_config(
@@ -30,68 +38,61 @@ def evaluate_config(
 
     `held_out`: ask the run's held-out problems; else all of its data.
     """
+    if limit is not None and limit < 1:
+        raise InputError(f"--limit {limit}: must be at least 1")
     rewards = find_rewards(config.reward)
     path = model_path(config)
     model_config, tokenizer = load_tokenizer(path)
-    if held_out or config.model is None:
-        problems = load_problems(config, tokenizer).held_out
-    else:
-        data = load_data(config, tokenizer)
-        problems = data.train if config.eval_data is None and config.eval_size is None else data.held_out
-        if config.eval_data is None and config.eval_size is None:
-            problems = [*data.train, *data.held_out]
-    if limit is not None and limit < 1:
-        raise InputError(f"--limit {limit}: must be at least 1")
-    problems = problems[:limit]
+    problems = chosen_problems(config, tokenizer, held_out)[:limit]
     for reward in rewards:
         require_columns(problems, reward.columns, f"reward {reward.name}")
     rules = tuple(reward.rule for reward in rewards)
     tasks = build_tasks(problems, tokenizer, rules, config.max_completion_length, max_length(model_config))
     policy = load_policy(path, config, tokenizer)
 
+    def answers() -> Answers:
+        length, batch = config.max_completion_length, config.rollout_batch_size
+        return evaluate_model(policy, tasks, rewards, length, batch, samples, config.temperature, config.seed)
+
     with policy.as_base():
-        base = Answers.of(policy, tasks, rewards, config, samples)
+        base = answers()
     adapter = None
     if config.adapter is not None:
         with merged_if(policy, config.merge_lora):
-            adapter = Answers.of(policy, tasks, rewards, config, samples)
+            adapter = answers()
     display.say(f"{len(tasks)} questions, 95% intervals")
     comparisons = compared(base, adapter, ks)
     display.console.print(table(comparisons, adapter is not None))
     return {
+        **{name: value for name, value in config.to_dict().items() if name in RECORDED},
         "questions": len(tasks),
         "samples": samples,
         "measures": {c.name: c.to_dict() if adapter else {"base": c.base._asdict()} for c in comparisons},
         "answers": [
-            {"question": task.id, "base": base.row(n), **({"adapter": adapter.row(n)} if adapter else {})}
+            {
+                "question": task.id,
+                "base": answers_row(base, n),
+                **({"adapter": answers_row(adapter, n)} if adapter else {}),
+            }
             for n, task in enumerate(tasks)
         ],
     }
 
 
-class Answers:
-    """Greedy and sampled answers of one model."""
+def chosen_problems(config: TrainConfig, tokenizer: PreTrainedTokenizerBase, held_out: bool) -> list[Problem]:
+    """The held-out problems of `config`, or all of its data; where it names held-out problems, always those."""
+    if held_out or config.data is None or config.eval_data is not None or config.eval_size is not None:
+        return load_problems(config, tokenizer).held_out
+    rows = read_rows(config.data)
+    return make_data(rows, rows, config, tokenizer).held_out
 
-    def __init__(self, greedy: Evaluation, sampled: Sampled | None) -> None:
-        self.greedy = greedy
-        self.sampled = sampled
 
-    @classmethod
-    def of(
-        cls, policy: Policy, tasks: Sequence[Task], rewards: Sequence[Reward], config: TrainConfig, samples: int
-    ) -> Answers:
-        length, batch = config.max_completion_length, config.rollout_batch_size
-        torch.manual_seed(config.seed)
-        greedy = evaluate(policy, tasks, rewards, length, batch)
-        if not samples:
-            return cls(greedy, None)
-        return cls(greedy, evaluate_samples(policy, tasks, rewards, length, batch, samples, config.temperature))
-
-    def row(self, n: int) -> dict[str, Any]:
-        row: dict[str, Any] = {"greedy": self.greedy.completions[n].text, "correct": self.greedy.correct[n]}
-        if self.sampled is not None:
-            row["samples_correct"] = sum(self.sampled.correct[n])
-        return row
+def answers_row(answers: Answers, n: int) -> dict[str, Any]:
+    """The answers to task `n`, as JSON."""
+    row: dict[str, Any] = {"greedy": answers.greedy.completions[n].text, "correct": answers.greedy.correct[n]}
+    if answers.sampled is not None:
+        row["samples_correct"] = sum(answers.sampled.correct[n])
+    return row
 
 
 def compared(base: Answers, adapter: Answers | None, ks: Sequence[int]) -> list[Comparison]:

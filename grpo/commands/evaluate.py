@@ -15,13 +15,16 @@ from grpo.options import add_options, given_options, typed_options
 HELP = "accuracy of an adapter beside that of its base"
 DESCRIPTION = (
     "Greedy accuracy, and with --samples pass@k and maj@k, of the base model and of an adapter, with 95% intervals and "
-    "the difference on the same questions. Give a run's folder, and the rest is that run's: its model, data and "
-    "rewards, its held-out problems. Or give --model, --data and --reward; all of --data is then asked."
+    "the difference on the same questions. Give a run's folder or one of its checkpoints, and the rest is that run's: "
+    "its model, data and rewards, its held-out problems. Or give --model, --data and --reward. All of a --data that is "
+    "given is asked, without --eval-data or --eval-size."
 )
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("run_dir", nargs="?", type=Path, metavar="RUN", help="folder of a run")
+    parser.add_argument(
+        "run_dir", nargs="?", type=Path, metavar="RUN", help="folder of a run, or one of its checkpoints"
+    )
     parser.add_argument("--model", metavar="TEXT", help="folder or Hub id of the base model")
     parser.add_argument("--adapter", metavar="TEXT", help="folder of a PEFT adapter; without one, the base alone")
     parser.add_argument("--reward", nargs="+", action="extend", metavar="TEXT", help="the first decides what is right")
@@ -52,7 +55,8 @@ def run(arguments: argparse.Namespace) -> int:
     from grpo.evaluation_run import evaluate_config
     from grpo.journal import write_atomically
 
-    result = evaluate_config(config, arguments.samples, ks, arguments.limit, bool(arguments.run_dir), Display())
+    held_out = arguments.run_dir is not None and "data" not in given_options(arguments, DataConfig)
+    result = evaluate_config(config, arguments.samples, ks, arguments.limit, held_out, Display())
     if arguments.output is not None:
         try:
             write_atomically(arguments.output, json.dumps(result, indent=1) + "\n")
@@ -76,10 +80,20 @@ def configured(arguments: argparse.Namespace) -> TrainConfig:
         if "data" not in given and "model" in given:
             raise InputError("give a run's folder, or --model and --data")
         return TrainConfig(**given)
+    return TrainConfig(**options_of(arguments.run_dir, "data" in given) | given)
+
+
+def options_of(folder: Path, other_data: bool) -> dict[str, Any]:
+    """The options of the run that `folder` is or is a checkpoint of, with its adapter; raises InputError."""
     from grpo.resume import saved_options
 
-    saved = typed_options(saved_options(arguments.run_dir), TrainConfig, f"{arguments.run_dir}/train_config.json")
-    return TrainConfig(**saved | {"adapter": str(arguments.run_dir)} | given)
+    run = folder if (folder / "train_config.json").is_file() else folder.parent
+    if not (run / "train_config.json").is_file():
+        raise InputError(f"{folder} is no folder of a run: there is no train_config.json")
+    saved = typed_options(saved_options(run), TrainConfig, f"{run}/train_config.json")
+    if other_data:
+        saved |= {"eval_data": None, "eval_size": None}
+    return saved | {"adapter": str(folder)}
 
 
 def chosen_ks(samples: int, ks: list[int] | None) -> list[int]:

@@ -5,7 +5,7 @@ import json
 import torch
 
 from grpo.cli import main
-from grpo.evaluate import Evaluation, answer_of, compare_greedy, evaluate, evaluate_samples
+from grpo.evaluate import Evaluation, answer_of, compare_greedy, evaluate, evaluate_model, evaluate_samples
 from grpo.rewards import Reward
 from tests.grpo.conftest import task, tiny_policy
 
@@ -37,6 +37,18 @@ def test_samples_are_judged_for_each_task():
     assert sampled.pass_at(4) == [float(any(row)) for row in sampled.correct]
 
 
+def test_the_seed_decides_what_is_sampled():
+    tasks = [task(str(n), prompt=f"{n}+1=", rules=("one@1",)) for n in range(2)]
+    one = Reward("one", 1, lambda completions, **_: [1.0] * len(completions))
+
+    def texts(seed: int) -> list[str]:
+        found = evaluate_model(tiny_policy(), tasks, [one], 8, 4, samples=3, seed=seed)
+        assert len(found.greedy.completions) == 2
+        return [completion.text for row in found.sampled.completions for completion in row]
+
+    assert texts(0) == texts(0) != texts(1)
+
+
 def test_votes_are_on_answers_not_on_texts():
     assert answer_of("so <answer>46</answer>") == answer_of("it is 46.0") == answer_of("46") == "46"
     assert answer_of("<answer> Yes </answer>") == answer_of("yes") == "yes"
@@ -47,6 +59,7 @@ def test_two_models_are_compared_on_the_same_questions():
     compared = compare_greedy(one, other)
     assert (compared.base.value, compared.adapter.value, compared.difference.value) == (0.25, 0.75, 0.5)
     assert compared.p == 0.5
+    assert compared.difference.low < 0.5 < compared.difference.high
 
 
 EVAL_ROWS = [{"prompt": f"{n}+1=", "answer": n + 1} for n in range(12)]
@@ -58,7 +71,7 @@ def test_a_run_is_evaluated_beside_its_base(model_folder, tmp_path, capsys):
     words = ["--model", str(model_folder), "--data", str(data), "--eval-size", "5", "--max-completion-length", "3"]
     sizes = ["--per-device-train-batch-size", "8", "--gradient-accumulation-steps", "1", "--num-generations", "4"]
     train = ["train", *words, *sizes, "--max-steps", "1", "--output-dir", str(out), "--report-to", "none"]
-    assert main(train) == 0
+    assert main([*train, "--save-steps", "1"]) == 0
     capsys.readouterr()
     assert main(["eval", str(out), "--samples", "4", "--k", "1", "4", "--output", str(figures)]) == 0
     printed = capsys.readouterr().out
@@ -68,8 +81,18 @@ def test_a_run_is_evaluated_beside_its_base(model_folder, tmp_path, capsys):
     written = json.loads(figures.read_text())
     assert written["questions"] == len(written["answers"]) == 5
     assert set(written["measures"]["pass@4"]) == {"base", "adapter", "difference"}
+    assert written["reward"] == ["numeric"] and written["adapter"] == str(out)
     held_out = [json.loads(line) for line in (out / "samples.jsonl").read_text().splitlines()]
     assert {a["question"] for a in written["answers"]} == {s["question"] for s in held_out if s["split"] == "held_out"}
+    again = tmp_path / "again.json"
+    assert main(["eval", str(out), "--samples", "4", "--k", "1", "4", "--output", str(again)]) == 0
+    assert again.read_text() == figures.read_text()
+    assert main(["eval", str(out / "checkpoint-1"), "--samples", "4", "--k", "1", "4", "--output", str(again)]) == 0
+    assert json.loads(again.read_text())["measures"] == written["measures"]
+    other = tmp_path / "other.jsonl"
+    other.write_text(json.dumps({"prompt": "2+2=", "answer": 4}) + "\n")
+    assert main(["eval", str(out), "--data", str(other), "--output", str(again)]) == 0
+    assert [a["question"] for a in json.loads(again.read_text())["answers"]] == [f"{other} line 1"]
 
 
 def test_a_base_alone_on_a_file(model_folder, tmp_path, capsys):
@@ -83,7 +106,7 @@ def test_a_base_alone_on_a_file(model_folder, tmp_path, capsys):
 
 def test_impossible_evaluations_are_one_line(model_folder, tmp_path, capsys):
     for words, message in (
-        ([str(tmp_path)], "train_config.json cannot be read"),
+        ([str(tmp_path)], "is no folder of a run: there is no train_config.json"),
         (["--model", str(model_folder)], "give a run's folder, or --model and --data"),
         (["--k", "4"], "--k needs --samples"),
         (["--samples", "2", "--k", "4"], "--k 4: must be from 1 to --samples (2)"),
