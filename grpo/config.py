@@ -57,7 +57,9 @@ class TrainConfig(DataConfig):
     )
 
     reward: tuple[str, ...] = option(
-        ("numeric",), "data", "rewards to add up, by name; the first decides the held-out accuracy"
+        ("numeric",),
+        "data",
+        "rewards to add up: NAME, NAME:option=value or FILE.py:function; the first decides the held-out accuracy",
     )
     reward_weights: tuple[float, ...] | None = option(None, "data", "a weight for each reward; default: 1 each")
 
@@ -67,7 +69,6 @@ class TrainConfig(DataConfig):
         "a reward that fails on a sample gives it no verdict (none) or ends the run (stop)",
         ("none", "stop"),
     )
-    reward_timeout: float = option(10.0, "data", "seconds that a verifier may take for one sample")
 
     num_generations: int = option(8, "rollout", "completions sampled for each question: the group size")
     max_completion_length: int = option(256, "rollout", "most tokens in a completion")
@@ -231,7 +232,7 @@ class TrainConfig(DataConfig):
                      "eval_steps", "save_steps", "sync_ref_steps", "steps_per_generation"):  # fmt: skip
             _require(self, name, getattr(self, name) is None or getattr(self, name) >= 1, "at least 1")
         _require(self, "num_generations", self.num_generations >= 2, "at least 2: advantages compare completions")
-        for name in ("temperature", "learning_rate", "lora_alpha", "max_grad_norm", "reward_timeout",
+        for name in ("temperature", "learning_rate", "lora_alpha", "max_grad_norm",
                      "importance_sampling_cap", "kl_gain"):  # fmt: skip
             _require(self, name, 0 < getattr(self, name) < math.inf, "a positive number")
         for name in ("beta", "epsilon", "warmup_steps", "weight_decay", "reference_weight", "top_k"):

@@ -23,7 +23,7 @@ from grpo.evaluate import Evaluation
 from grpo.groups import Completion, Task
 from grpo.output import check_output_dir
 from grpo.policy import Policy, load_policy, load_tokenizer, max_length, model_path
-from grpo.rewards import Reward, find_rewards, score
+from grpo.rewards import Reward, find_rewards, own_reward, score
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -133,7 +133,7 @@ def output_folder(config: TrainConfig) -> Path:
 
 def as_reward(reward: Reward | Callable[..., Any]) -> Reward:
     """A plain function becomes a reward under its own name."""
-    return reward if isinstance(reward, Reward) else Reward(getattr(reward, "__name__", "reward"), 1, reward)
+    return reward if isinstance(reward, Reward) else own_reward(reward)
 
 
 def resolve_loss_path(config: TrainConfig, policy: Policy, display: Display) -> str:

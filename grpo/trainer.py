@@ -91,7 +91,7 @@ class GRPOTrainer:
         self.stop = False
         self.window: Window | None = None
         self.engine = engine or make_engine(config)
-        self.rewards = RewardRunner(rewards, on_error=config.on_reward_error, timeout_s=config.reward_timeout)
+        self.rewards = RewardRunner(rewards, config.on_reward_error)
         wants_difficulty = config.difficulty_sampling or config.min_generations is not None
         difficulty = Difficulty(config.difficulty_decay, floor=config.difficulty_floor) if wants_difficulty else None
         self.questions = Questions(tasks, config.seed, difficulty, by_difficulty=config.difficulty_sampling)

@@ -17,7 +17,7 @@ HARNESS = "/inside"
 OLDEST = (0, 7)  # the first with --size
 HOW_TO_INSTALL = (
     "install it (Debian and Ubuntu: apt-get install bubblewrap; Fedora: dnf install bubblewrap), or choose "
-    "--unsafe-sandbox, which only limits what code may use up"
+    "--reward code:unsafe_sandbox=true, which only limits what code may use up"
 )
 
 # Without a limit on arenas, every thread would reserve 64 MiB of address space for itself.
@@ -47,7 +47,7 @@ def require_working() -> None:
         raise InputError(
             f"bubblewrap cannot make a sandbox here ({said[-1] if said else 'no message'}): a container must be "
             "allowed to make namespaces (docker run --privileged), other systems must allow them to users; or choose "
-            "--unsafe-sandbox, which only limits what code may use up"
+            "--reward code:unsafe_sandbox=true, which only limits what code may use up"
         )
 
 

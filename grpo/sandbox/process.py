@@ -201,7 +201,9 @@ def require_linux() -> None:
 @functools.cache
 def warn_unsafe() -> None:
     """Once a process."""
-    log.warning("--unsafe-sandbox: the code of completions runs with limits only; it can reach files and the network")
+    log.warning(
+        "--reward code:unsafe_sandbox=true: the code of completions runs with limits only; it can reach files and the network"
+    )
 
 
 def _drain(fd: int, kept: bytearray, limit: int) -> bool:

@@ -53,7 +53,7 @@ def anew():
 
 def test_without_bubblewrap_it_is_refused_in_one_line(monkeypatch, anew):
     monkeypatch.setattr(bubblewrap.shutil, "which", lambda name: None)
-    with pytest.raises(InputError, match=r"apt-get install bubblewrap.*--unsafe-sandbox") as error:
+    with pytest.raises(InputError, match=r"apt-get install bubblewrap.*--reward code:unsafe_sandbox=true") as error:
         run_python("print(1)")
     assert "\n" not in str(error.value)
 
@@ -72,7 +72,7 @@ def test_a_bubblewrap_that_cannot_be_used_is_refused_in_one_line(script, message
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     with pytest.raises(InputError, match=message) as error:
         run_python("print(1)")
-    assert "--unsafe-sandbox" in str(error.value) and "\n" not in str(error.value)
+    assert "--reward code:unsafe_sandbox=true" in str(error.value) and "\n" not in str(error.value)
 
 
 def test_the_unsafe_sandbox_has_limits_and_says_so_once(monkeypatch, caplog):
@@ -85,7 +85,7 @@ def test_the_unsafe_sandbox_has_limits_and_says_so_once(monkeypatch, caplog):
         assert run_python("while True: pass", limits=Limits(wall_s=0.5), unsafe=True).status == "timeout"
     assert "grpo-sandbox-" in said.stdout and "swordfish" not in said.stdout
     assert [record.message for record in caplog.records] == [
-        "--unsafe-sandbox: the code of completions runs with limits only; it can reach files and the network"
+        "--reward code:unsafe_sandbox=true: the code of completions runs with limits only; it can reach files and the network"
     ]
 
 
