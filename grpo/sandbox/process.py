@@ -202,7 +202,7 @@ def require_linux() -> None:
 def warn_unsafe() -> None:
     """Once a process."""
     log.warning(
-        "--reward code:unsafe_sandbox=true: code of completions runs with limits alone; it reaches files and the network"
+        "--reward code:unsafe_sandbox=true: code of completions runs with limits alone; it reaches files and network"
     )
 
 

@@ -85,7 +85,7 @@ def test_the_unsafe_sandbox_has_limits_and_says_so_once(monkeypatch, caplog):
         assert run_python("while True: pass", limits=Limits(wall_s=0.5), unsafe=True).status == "timeout"
     assert "grpo-sandbox-" in said.stdout and "swordfish" not in said.stdout
     assert [record.message for record in caplog.records] == [
-        "--reward code:unsafe_sandbox=true: code of completions runs with limits alone; it reaches files and the network"
+        "--reward code:unsafe_sandbox=true: code of completions runs with limits alone; it reaches files and network"
     ]
 
 
