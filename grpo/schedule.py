@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 
+SCHEDULES = ("linear", "cosine", "constant")
+
 
 def learning_rate_factor(kind: str, step: int, warmup_steps: int, max_steps: int, min_rate: float) -> float:
     """Share of the peak at `step`, from 0 to `max_steps - 1`.

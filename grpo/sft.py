@@ -6,7 +6,6 @@ LM, with or without a PEFT adapter; only parameters that require a gradient are 
 
 from __future__ import annotations
 
-import math
 import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from grpo.batch import micro_batches, pad_left, pad_right, positions
+from grpo.schedule import SCHEDULES, learning_rate_factor
 from grpo_kernels import completion_hidden_states, find_lm_head, linear_token_logps, token_logps
 
 
@@ -43,7 +43,7 @@ class SFTBatch:
 
 @dataclass(frozen=True)
 class SFTConfig:
-    """AdamW with a linear warm-up and a cosine decay to zero.
+    """AdamW with a linear warm-up and then the decay that `lr_scheduler_type` names, to `min_lr_rate` of the peak.
 
     `micro_batch_size` examples are run at once, all where it is None: the update does not depend on it.
     """
@@ -52,7 +52,9 @@ class SFTConfig:
     batch_size: int = 32
     micro_batch_size: int | None = None
     learning_rate: float = 1e-4
+    lr_scheduler_type: str = "cosine"
     warmup_steps: int = 0
+    min_lr_rate: float = 0.1
     weight_decay: float = 0.0
     max_grad_norm: float = 1.0
     seed: int = 0
@@ -66,6 +68,10 @@ class SFTConfig:
         for name in ("warmup_steps", "weight_decay"):
             if not getattr(self, name) >= 0:
                 raise ValueError(f"{name} must be at least 0; got {getattr(self, name)!r}")
+        if not 0 <= self.min_lr_rate <= 1:
+            raise ValueError(f"min_lr_rate must be in [0, 1]; got {self.min_lr_rate!r}")
+        if self.lr_scheduler_type not in SCHEDULES:
+            raise ValueError(f"lr_scheduler_type must be one of {', '.join(SCHEDULES)}; got {self.lr_scheduler_type!r}")
 
 
 def collate(examples: Sequence[SFTExample], pad_token_id: int, device: torch.device | str = "cpu") -> SFTBatch:
@@ -133,14 +139,6 @@ def shuffled_batches(examples: Sequence[SFTExample], batch_size: int, seed: int)
         del queue[:batch_size]
 
 
-def learning_rate_factor(step: int, warmup_steps: int, max_steps: int) -> float:
-    """The share of the learning rate that step 0, 1, ... uses: linear up over the warm-up, then a half cosine down."""
-    if step < warmup_steps:
-        return (step + 1) / warmup_steps
-    progress = (step - warmup_steps) / max(max_steps - warmup_steps, 1)
-    return 0.5 * (1.0 + math.cos(math.pi * min(progress, 1.0)))
-
-
 def train_supervised(
     model: nn.Module,
     examples: Sequence[SFTExample],
@@ -160,7 +158,10 @@ def train_supervised(
     device = parameters[0].device
     optimizer = torch.optim.AdamW(parameters, lr=config.learning_rate, weight_decay=config.weight_decay)
     scheduler = torch.optim.lr_scheduler.LambdaLR(
-        optimizer, lambda step: learning_rate_factor(step, config.warmup_steps, config.max_steps)
+        optimizer,
+        lambda step: learning_rate_factor(
+            config.lr_scheduler_type, step, config.warmup_steps, config.max_steps, config.min_lr_rate
+        ),
     )
     losses: list[float] = []
     was_training = model.training

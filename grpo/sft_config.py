@@ -11,6 +11,7 @@ from grpo.config import DTYPES
 from grpo.data.load import DataConfig
 from grpo.errors import InputError
 from grpo.options import option
+from grpo.schedule import SCHEDULES
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,7 @@ class SFTRunConfig(DataConfig):
         ("all-linear",), "model", "names of the modules to adapt, or all-linear: all but the output head"
     )
 
-    completion_column: str = option("completion", "data", "column with the text to learn after the prompt")
+    completion_column: str = option("completion", "data", "column with what to learn: text, or one chat message")
     max_length: int | None = option(
         None, "data", "drop examples of more tokens, and count them; default: what the model takes"
     )
@@ -42,8 +43,12 @@ class SFTRunConfig(DataConfig):
     max_steps: int = option(100, "optimisation", "optimizer steps")
     per_device_train_batch_size: int = option(8, "optimisation", "examples in one forward and backward pass")
     gradient_accumulation_steps: int = option(1, "optimisation", "such passes in one optimizer step")
-    learning_rate: float = option(1e-4, "optimisation", "AdamW's peak learning rate; it decays to 0 along a cosine")
+    learning_rate: float = option(1e-4, "optimisation", "AdamW's peak learning rate")
+    lr_scheduler_type: str = option(
+        "cosine", "optimisation", "how the learning rate falls after the warm-up", SCHEDULES
+    )
     warmup_steps: int = option(3, "optimisation", "steps of linear warm-up")
+    min_lr_rate: float = option(0.1, "optimisation", "share of the learning rate that the decay ends at")
     weight_decay: float = option(0.0, "optimisation", "AdamW's weight decay")
     max_grad_norm: float = option(1.0, "optimisation", "gradients are clipped to this norm")
 
@@ -61,7 +66,9 @@ class SFTRunConfig(DataConfig):
         for name in ("warmup_steps", "weight_decay"):
             self._require(name, 0 <= getattr(self, name) < math.inf, "0 or a positive number")
         self._require("lora_dropout", 0 <= self.lora_dropout < 1, "in [0, 1)")
-        self._require("dtype", self.dtype in DTYPES, "one of " + ", ".join(DTYPES))
+        self._require("min_lr_rate", 0 <= self.min_lr_rate <= 1, "in [0, 1]")
+        for name, choices in (("dtype", DTYPES), ("lr_scheduler_type", SCHEDULES)):
+            self._require(name, getattr(self, name) in choices, "one of " + ", ".join(choices))
         if self.full and (self.adapter or self.load_in_4bit):
             raise InputError("--full trains every parameter: it goes with neither --adapter nor --load-in-4bit")
         if self.data is None:

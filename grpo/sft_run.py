@@ -15,14 +15,15 @@ import torch
 from torch import nn
 
 from grpo.batch import micro_batches
+from grpo.checkpoint import flush
 from grpo.config import TrainConfig, default_output_dir
 from grpo.console import Display, printable
 from grpo.data.load import load_data
 from grpo.data.loaders import Problem, require_columns
 from grpo.data.prompts import encode
 from grpo.errors import InputError
-from grpo.journal import write_atomically
-from grpo.output import check_output_dir, environment
+from grpo.interrupt import Interrupted, listening
+from grpo.output import check_output_dir, environment, remove_run
 from grpo.policy import load_base, load_policy, load_tokenizer, max_length, model_path, without_dropout
 from grpo.sft import SFTConfig, SFTExample, collate, sft_loss, train_supervised
 from grpo.sft_config import SFTRunConfig
@@ -30,6 +31,14 @@ from grpo_kernels import UnsupportedHeadError, matches_model_logits
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
+
+
+OPTIONS = "sft_config.json"
+# What transformers writes of a whole model and its tokenizer.
+MODEL_FILES = (
+    "config.json", "generation_config.json", "model*.safetensors", "model.safetensors.index.json", "tokenizer*",
+    "special_tokens_map.json", "added_tokens.json", "vocab.*", "merges.txt", "chat_template.jinja",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -42,7 +51,11 @@ class SFTResult:
 
 
 def run_sft(config: SFTRunConfig, display: Display | None = None) -> SFTResult:
-    """Train as `config` says; raises InputError, with nothing written, for what a user can put right."""
+    """Train as `config` says.
+
+    Raises InputError, with nothing written, for what a user can put right, and Interrupted after a signal, with what
+    was learnt until then written.
+    """
     display = display or Display()
     started = time.perf_counter()
     base_options = shared_options(config)
@@ -71,7 +84,9 @@ def run_sft(config: SFTRunConfig, display: Display | None = None) -> SFTResult:
         batch_size=step_size(config),
         micro_batch_size=config.per_device_train_batch_size,
         learning_rate=config.learning_rate,
+        lr_scheduler_type=config.lr_scheduler_type,
         warmup_steps=config.warmup_steps,
+        min_lr_rate=config.min_lr_rate,
         weight_decay=config.weight_decay,
         max_grad_norm=config.max_grad_norm,
         seed=config.seed,
@@ -79,23 +94,26 @@ def run_sft(config: SFTRunConfig, display: Display | None = None) -> SFTResult:
     size = config.per_device_train_batch_size
     before = held_out_loss(model, held_out, pad_id, size, from_hidden)
     rows: list[dict[str, Any]] = [{"step": 0, "eval_loss": before}]
-    with display.training(config.max_steps):
+    with display.training(config.max_steps), listening() as request:
 
         def on_step(step: int, loss: float) -> bool:
             row: dict[str, Any] = {"step": step, "loss": loss}
-            if step == config.max_steps or (config.eval_steps and step % config.eval_steps == 0):
+            last = step == config.max_steps or request.number is not None
+            if last or (config.eval_steps and step % config.eval_steps == 0):
                 row["eval_loss"] = held_out_loss(model, held_out, pad_id, size, from_hidden)
             rows.append(row)
             display.step(step, row)
-            return False
+            return last
 
         torch.manual_seed(config.seed)
         train_supervised(model, train, pad_id, settings, on_step, from_hidden)
-    write(folder, model, tokenizer, config, rows)
+        write(folder, model, tokenizer, config, rows)
     after = rows[-1]["eval_loss"]
     display.say(f"held-out loss {before:.4f} -> {after:.4f} nats a token")
     kind = "model" if config.full else "adapter"
     display.say(f"{kind} written to {folder} after {time.perf_counter() - started:.0f} s")
+    if request.number is not None and rows[-1]["step"] < config.max_steps:
+        raise Interrupted(request.number, f"interrupted after step {rows[-1]['step']} of {config.max_steps}")
     return SFTResult(folder, before, after)
 
 
@@ -127,15 +145,33 @@ def examples(
     """(prompts with their completions and an end-of-sequence token, how many were longer than `limit` tokens)."""
     made = []
     for problem in problems:
-        text = problem.columns[column]
-        if not isinstance(text, str) or not text:
-            raise InputError(f"{problem.where}: column {column!r} is {text!r}; it must be a text that is not empty")
+        text = completion_text(problem, column)
         ids = list(tokenizer(text, add_special_tokens=False)["input_ids"])
         if tokenizer.eos_token_id is not None and ids[-1:] != [tokenizer.eos_token_id]:
             ids.append(tokenizer.eos_token_id)
         made.append(SFTExample(encode(problem.prompt, tokenizer, problem.where), ids))
     kept = [example for example in made if len(example.prompt_ids) + len(example.completion_ids) <= limit]
     return kept, len(made) - len(kept)
+
+
+def completion_text(problem: Problem, column: str) -> str:
+    """The text of the column, or of the one chat message in it."""
+    value = problem.columns[column]
+    if isinstance(value, list) and len(value) == 1 and isinstance(value[0], dict):
+        value = value[0].get("content")
+    if not isinstance(value, str) or not value:
+        raise InputError(
+            f"{problem.where}: column {column!r} is {shortened(problem.columns[column])}; it must be a text that is "
+            "not empty, or one chat message with such a text"
+        )
+    if any("\ud800" <= character <= "\udfff" for character in value):
+        raise InputError(f"{problem.where}: column {column!r} has half of a surrogate pair, which is no character")
+    return value
+
+
+def shortened(value: Any) -> str:
+    text = ascii(value)
+    return text if len(text) <= 60 else text[:57] + "..."
 
 
 def goes_from_hidden(model: nn.Module, display: Display) -> bool:
@@ -172,19 +208,34 @@ def step_size(config: SFTRunConfig) -> int:
 def write(
     folder: Path, model: Any, tokenizer: PreTrainedTokenizerBase, config: SFTRunConfig, rows: Sequence[dict[str, Any]]
 ) -> None:
-    """Everything beside `folder` first, then into it, so that no file is ever seen half-written."""
-    folder.mkdir(parents=True, exist_ok=True)
-    staged = folder / ".sft.new"
+    """A new folder appears whole. Into one that is there, in place of an earlier run, files are moved one by one."""
+    there = folder.is_dir()
+    staged = folder / ".sft.new" if there else folder.with_name(f".{folder.name}.new")
     shutil.rmtree(staged, ignore_errors=True)
+    staged.mkdir(parents=True)
     if config.full:
         model.save_pretrained(str(staged))
         tokenizer.save_pretrained(str(staged))
     else:
         model.save_pretrained(str(staged), selected_adapters=["default"], save_embedding_layers=False)
-        (staged / "README.md").unlink(missing_ok=True)
+        (staged / "README.md").unlink(missing_ok=True)  # PEFT's form of a model card, not filled in
+    (staged / "environment.json").write_text(json.dumps(environment(), indent=2) + "\n", encoding="utf-8")
+    (staged / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    (staged / OPTIONS).write_text(json.dumps(config.to_dict(), indent=2) + "\n", encoding="utf-8")
+    flush(staged)
+    if not there:
+        os.replace(staged, folder)
+        return
+    remove_earlier(folder)
     for file in sorted(staged.iterdir()):
         os.replace(file, folder / file.name)
     staged.rmdir()
-    write_atomically(folder / "sft_config.json", json.dumps(config.to_dict(), indent=2) + "\n")
-    write_atomically(folder / "environment.json", json.dumps(environment(), indent=2) + "\n")
-    write_atomically(folder / "metrics.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+
+
+def remove_earlier(folder: Path) -> None:
+    """Remove the files of an earlier run, of `grpo train` or of `grpo sft`, and no others."""
+    remove_run(folder)
+    if (folder / OPTIONS).exists():
+        for pattern in (OPTIONS, *MODEL_FILES):
+            for file in folder.glob(pattern):
+                file.unlink()

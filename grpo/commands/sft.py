@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 
 from grpo.options import add_options, given_options, read_options
 from grpo.sft_config import SFTRunConfig
@@ -30,7 +31,12 @@ def run(arguments: argparse.Namespace) -> int:
     quiet_libraries()
     set_threads()
 
+    from grpo.interrupt import Interrupted
     from grpo.sft_run import run_sft
 
-    run_sft(config)
+    try:
+        run_sft(config)
+    except Interrupted as interrupted:
+        print(f"grpo sft: {interrupted}", file=sys.stderr)
+        return interrupted.status
     return 0

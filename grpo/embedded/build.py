@@ -148,7 +148,9 @@ def warm_start(
     def reached(step: int, loss: float) -> bool:
         return step % STEPS_BETWEEN_CHECKS == 0 and greedy_accuracy(model, tokenizer, probes) >= target
 
-    config = SFTConfig(max_steps=max_steps, batch_size=128, learning_rate=2e-3, warmup_steps=20, seed=seed)
+    config = SFTConfig(
+        max_steps=max_steps, batch_size=128, learning_rate=2e-3, warmup_steps=19, min_lr_rate=0.0, seed=seed
+    )
     return len(train_supervised(model, examples, tokenizer.pad_token_id, config, reached))
 
 

@@ -9,7 +9,6 @@ from grpo.sft import (
     SFTConfig,
     SFTExample,
     collate,
-    learning_rate_factor,
     sft_loss,
     shuffled_batches,
     train_supervised,
@@ -143,21 +142,17 @@ def test_no_examples_are_refused():
         train_supervised(tiny_model("llama"), [], PAD, SFTConfig(max_steps=1))
 
 
-def test_the_learning_rate_warms_up_and_decays_to_zero():
-    factors = [learning_rate_factor(step, warmup_steps=2, max_steps=6) for step in range(7)]
-    assert factors == pytest.approx([0.5, 1.0, 1.0, 0.853553, 0.5, 0.146447, 0.0], abs=1e-6)
-    assert learning_rate_factor(0, warmup_steps=0, max_steps=1) == 1.0
-
-
-def test_a_step_is_adamw_on_the_clipped_gradient_of_that_batch_alone():
+@pytest.mark.parametrize(
+    ("kind", "rates"), [("cosine", (5e-3, 1e-2, 5.5e-3, 1e-3)), ("constant", (5e-3, 1e-2, 1e-2, 1e-2))]
+)
+def test_a_step_is_adamw_on_the_clipped_gradient_of_that_batch_alone(kind, rates):
     """Batches that hold every example, so that their order does not matter, against the same loop written out."""
-    config = SFTConfig(
-        max_steps=4, batch_size=3, learning_rate=1e-2, warmup_steps=2, weight_decay=0.5, max_grad_norm=0.5
-    )
+    schedule = {"learning_rate": 1e-2, "lr_scheduler_type": kind, "warmup_steps": 1}
+    config = SFTConfig(max_steps=4, batch_size=3, weight_decay=0.5, max_grad_norm=0.5, **schedule)
     trained, written_out = tiny_model("llama"), tiny_model("llama")
     train_supervised(trained, EXAMPLES, PAD, config)
     optimizer = torch.optim.AdamW(written_out.parameters(), weight_decay=0.5)
-    for rate in (5e-3, 1e-2, 1e-2, 5e-3):
+    for rate in rates:
         optimizer.param_groups[0]["lr"] = rate
         optimizer.zero_grad()
         sft_loss(written_out, collate(EXAMPLES, PAD)).backward()
@@ -177,6 +172,8 @@ def test_a_step_is_adamw_on_the_clipped_gradient_of_that_batch_alone():
         ({"max_grad_norm": -1.0}, "max_grad_norm must be greater than 0; got -1.0"),
         ({"warmup_steps": -1}, "warmup_steps must be at least 0; got -1"),
         ({"weight_decay": -0.1}, "weight_decay must be at least 0; got -0.1"),
+        ({"min_lr_rate": 2.0}, r"min_lr_rate must be in \[0, 1\]; got 2.0"),
+        ({"lr_scheduler_type": "step"}, "lr_scheduler_type must be one of linear, cosine, constant; got 'step'"),
     ],
 )
 def test_impossible_options_are_refused(options, message):
