@@ -60,7 +60,7 @@ def evaluate_config(
     if config.adapter is not None:
         with merged_if(policy, config.merge_lora):
             adapter = answers()
-    display.say(f"{len(tasks)} questions, 95% intervals")
+    display.say(f"{len(tasks)} question{'s' if len(tasks) > 1 else ''}, 95% intervals")
     comparisons = compared(base, adapter, ks)
     display.console.print(table(comparisons, adapter is not None))
     return {
@@ -110,7 +110,8 @@ def compared(base: Answers, adapter: Answers | None, ks: Sequence[int]) -> list[
 
 
 def table(comparisons: Sequence[Comparison], both: bool) -> Table:
-    shown = Table("", "base", *(["adapter", "difference", "p"] if both else []), box=None, pad_edge=False)
+    columns = ["", "base", *(["adapter", "difference", "p"] if both else [])]
+    shown = Table(*columns, box=None, pad_edge=False, collapse_padding=True)
     for c in comparisons:
         cells = [c.name, percent(c.base)]
         if both:

@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from grpo.config import TrainConfig
+from grpo.config import DEMO, TrainConfig
 from grpo.data.load import DataConfig
 from grpo.errors import InputError
 from grpo.options import add_options, given_options, typed_options
@@ -25,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "run_dir", nargs="?", type=Path, metavar="RUN", help="folder of a run, or one of its checkpoints"
     )
-    parser.add_argument("--model", metavar="TEXT", help="folder or Hub id of the base model")
+    parser.add_argument("--model", metavar="TEXT", help="folder or Hub id of the base model; default: the embedded one")
     parser.add_argument("--adapter", metavar="TEXT", help="folder of a PEFT adapter; without one, the base alone")
     parser.add_argument("--reward", nargs="+", action="extend", metavar="TEXT", help="the first decides what is right")
     parser.add_argument("--samples", type=int, default=0, metavar="N", help="answers to each question for pass@k")
@@ -79,7 +79,7 @@ def configured(arguments: argparse.Namespace) -> TrainConfig:
     if arguments.run_dir is None:
         if "data" not in given and "model" in given:
             raise InputError("give a run's folder, or --model and --data")
-        return TrainConfig(**given)
+        return TrainConfig(**(given if "model" in given else DEMO | given))
     return TrainConfig(**options_of(arguments.run_dir, "data" in given) | given)
 
 

@@ -104,6 +104,11 @@ def test_a_base_alone_on_a_file(model_folder, tmp_path, capsys):
     assert "7 questions" in printed and "adapter" not in printed
 
 
+def test_without_a_model_the_embedded_one_is_asked_its_held_out_sums(capsys):
+    assert main(["eval", "--limit", "8"]) == 0
+    assert "8 questions" in capsys.readouterr().out
+
+
 def test_impossible_evaluations_are_one_line(model_folder, tmp_path, capsys):
     for words, message in (
         ([str(tmp_path)], "is no folder of a run: there is no train_config.json"),
