@@ -13,23 +13,23 @@ from grpo.config import TrainConfig
 from grpo.difficulty import allocate
 from grpo.engines import Engine
 from grpo.errors import InputError
-from grpo.groups import Completion, Group, Task, group_temperatures
+from grpo.groups import Completion, Done, Group, Task, group_temperatures
 from grpo.policy import Policy
 from grpo.questions import Questions
 from grpo.rewards import RewardRunner
 from grpo.sampler import Sampling
 from grpo.selection import Selected, is_dead, select
 from grpo.truncation import OVERLONG_RULE, punish_overlong
+from grpo.verification import Verification
 
 
 @dataclass
 class Collected:
-    """The groups of one sampling and what it took. `parts` and `failures` are of this process's own completions."""
+    """The groups of one sampling and what it took. `failures` are of this process's own completions."""
 
     selected: Selected
     seconds: dict[str, float] = field(default_factory=lambda: defaultdict(float))
     failures: Counter[str] = field(default_factory=Counter)
-    parts: dict[int, dict[str, float | None]] = field(default_factory=dict)
 
     @property
     def groups(self) -> list[Group]:
@@ -90,25 +90,35 @@ class Collector:
         sizes = self.group_sizes(tasks)
         own = processes.share(list(zip(range(len(tasks)), tasks, sizes, strict=True)))
         started = time.perf_counter()
-        sampled = self.sample([task for _, task, _ in own], [size for _, _, size in own])
-        judging = time.perf_counter()
-        scores = self.rewards.score([completion for group in sampled for completion in group])
-        collected.seconds["rollout"] += judging - started
-        collected.seconds["rewards"] += time.perf_counter() - judging
+        with Verification(self.rewards) as verification:
+            sampled = self.sample([task for _, task, _ in own], [size for _, _, size in own], verification.add)
+            waiting = time.perf_counter()
+            scores = verification.finish()
+        collected.seconds["rollout"] += waiting - started
+        collected.seconds["rewards"] += time.perf_counter() - waiting
         for failure in scores.failures:
             collected.failures[failure.reward] += 1
-        rows, parts = iter(scores.rows), iter(scores.parts)
+        places = {id(completion): place for place, completion in enumerate(verification.completions)}
         groups = []
         for (n, task, _), completions in zip(own, sampled, strict=True):
-            group = Group(f"{label}.{n + 1}", task, tuple(completions), tuple(next(rows) for _ in completions))
-            collected.parts.update({id(c): next(parts) for c in completions})
+            verdicts = [places[id(completion)] for completion in completions]
+            group = Group(
+                f"{label}.{n + 1}",
+                task,
+                tuple(completions),
+                tuple(scores.rows[place] for place in verdicts),
+                tuple(scores.parts[place] for place in verdicts),
+            )
             if config.overlong_cache is not None:
                 group = punish_overlong(group, config.max_completion_length, config.overlong_cache)
             groups.append(group)
         return processes.gather(groups)
 
-    def sample(self, tasks: Sequence[Task], sizes: Sequence[int]) -> list[list[Completion]]:
-        """As many completions of each task as `sizes` says; those of one size are sampled together."""
+    def sample(self, tasks: Sequence[Task], sizes: Sequence[int], done: Done) -> list[list[Completion]]:
+        """As many completions of each task as `sizes` says; those of one size are sampled together.
+
+        `done` is called with each group as soon as it is complete.
+        """
         config = self.config
         sampled: dict[int, list[Completion]] = {}
         # Of a model that is spread over processes, each has to take part in what any of them samples.
@@ -121,6 +131,7 @@ class Collector:
                 Sampling(config.temperature, config.top_p, config.top_k, config.min_p),
                 config.max_completion_length,
                 config.rollout_batch_size,
+                done,
             )
             sampled.update(zip(places, groups, strict=True))
         return [sampled[n] for n in range(len(tasks))]

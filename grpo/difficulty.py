@@ -14,7 +14,7 @@ from grpo.groups import Group, Task
 
 
 def success_rate(group: Group) -> float | None:
-    """Mean of the group's first reward, each taken as 0 below 0 and as 1 above 1; None without any verdict.
+    """Mean of the group's correctness, each taken as 0 below 0 and as 1 above 1; None without any verdict.
 
     For a reward of 0 or 1 this is the share of solved completions. The other rewards, such as penalties, say
     nothing about how hard the question is.
@@ -113,4 +113,4 @@ def allocate(total: int, low: int, high: int, weights: Sequence[float]) -> list[
 
 
 def _successes(group: Group) -> list[float]:
-    return [min(max(row[0], 0.0), 1.0) for row in group.rewards if row and row[0] is not None]
+    return [min(max(value, 0.0), 1.0) for value in group.correctness if value is not None]

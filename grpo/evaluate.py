@@ -4,29 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import torch
 
 from grpo import intervals
-from grpo.groups import Completion, Task
+from grpo.groups import Completion, Parts, Task, correctness
 from grpo.intervals import Estimate
 from grpo.policy import Policy
-from grpo.rewards import Reward, score
+from grpo.rewards import RewardRunner
 from grpo.rewards.numeric import ANSWER, last_number
 from grpo.rollout import greedy, sample
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Greedy completions of the held-out tasks, in their order, and the verdicts of every reward on them."""
+    """Greedy completions of the held-out tasks, in their order, and the verdicts of every reward on them.
+
+    `parts`: what the verdicts are made of (see `Group`).
+    """
 
     completions: tuple[Completion, ...]
     rewards: tuple[tuple[float | None, ...], ...]
+    parts: tuple[Parts, ...] = ()
 
     @property
     def accuracy(self) -> float:
-        """The share of tasks to which the first reward gives 1 or more."""
+        """The share of tasks that are right: to which the first reward, or the first of its parts, gives 1 or more."""
         return sum(self.correct) / len(self.correct)
 
     @property
@@ -46,19 +51,25 @@ class Evaluation:
 
     @property
     def correct(self) -> tuple[bool, ...]:
-        return tuple(is_right(row) for row in self.rewards)
+        parts = self.parts or ({},) * len(self.rewards)
+        rules = self.completions[0].task.rules if self.completions else ("",)
+        return tuple(is_right(correctness(rules, row, own)) for row, own in zip(self.rewards, parts, strict=True))
 
 
 def evaluate(
     policy: Policy,
     tasks: Sequence[Task],
-    rewards: Sequence[Reward],
+    rewards: RewardRunner,
     max_completion_length: int,
     batch_size: int,
 ) -> Evaluation:
     """Greedy answers to the tasks, judged."""
-    completions = greedy(policy, tasks, max_completion_length, batch_size)
-    return Evaluation(tuple(completions), tuple(score(rewards, completions)))
+    return judged(rewards, greedy(policy, tasks, max_completion_length, batch_size))
+
+
+def judged(rewards: RewardRunner, completions: Sequence[Completion]) -> Evaluation:
+    scores = rewards.score(completions)
+    return Evaluation(tuple(completions), tuple(scores.rows), tuple(scores.parts))
 
 
 @dataclass(frozen=True)
@@ -83,18 +94,16 @@ class Sampled:
 def evaluate_samples(
     policy: Policy,
     tasks: Sequence[Task],
-    rewards: Sequence[Reward],
+    rewards: RewardRunner,
     max_completion_length: int,
     batch_size: int,
     samples: int,
     temperature: float = 1.0,
 ) -> Sampled:
-    """`samples` answers to each task at a temperature, judged by the first reward."""
+    """`samples` answers to each task at a temperature, judged as greedy ones are."""
     groups = sample(policy, tasks, [temperature] * samples, max_completion_length, batch_size)
-    verdicts = iter(score(rewards, [completion for group in groups for completion in group]))
-    return Sampled(
-        tuple(tuple(group) for group in groups), tuple(tuple(is_right(next(verdicts)) for _ in g) for g in groups)
-    )
+    correct = iter(judged(rewards, [completion for group in groups for completion in group]).correct)
+    return Sampled(tuple(tuple(group) for group in groups), tuple(tuple(islice(correct, samples)) for _ in groups))
 
 
 @dataclass(frozen=True)
@@ -108,7 +117,7 @@ class Answers:
 def evaluate_model(
     policy: Policy,
     tasks: Sequence[Task],
-    rewards: Sequence[Reward],
+    rewards: RewardRunner,
     max_completion_length: int,
     batch_size: int,
     samples: int = 0,
@@ -155,9 +164,9 @@ def compare_means(name: str, base: Sequence[float], adapter: Sequence[float]) ->
     return Comparison(name, intervals.mean(base), intervals.mean(adapter), intervals.difference(base, adapter))
 
 
-def is_right(row: Sequence[float | None]) -> bool:
-    """Whether the first reward gives full marks."""
-    return row[0] is not None and row[0] >= 1.0
+def is_right(correctness: float | None) -> bool:
+    """Full marks; no verdict is none."""
+    return correctness is not None and correctness >= 1.0
 
 
 def answer_of(text: str) -> str:

@@ -18,7 +18,7 @@ from grpo.evaluate import Answers, Comparison, compare_greedy, compare_means, ev
 from grpo.intervals import Estimate
 from grpo.merging import merged_if
 from grpo.policy import load_policy, load_tokenizer, max_length, model_path
-from grpo.rewards import find_rewards
+from grpo.rewards import RewardRunner, find_rewards
 from grpo.run import load_problems
 
 if TYPE_CHECKING:
@@ -41,6 +41,7 @@ def evaluate_config(
     if limit is not None and limit < 1:
         raise InputError(f"--limit {limit}: must be at least 1")
     rewards = find_rewards(config.reward)
+    runner = RewardRunner(rewards, config.on_reward_error)
     path = model_path(config)
     model_config, tokenizer = load_tokenizer(path)
     problems = chosen_problems(config, tokenizer, held_out)[:limit]
@@ -52,7 +53,7 @@ def evaluate_config(
 
     def answers() -> Answers:
         length, batch = config.max_completion_length, config.rollout_batch_size
-        return evaluate_model(policy, tasks, rewards, length, batch, samples, config.temperature, config.seed)
+        return evaluate_model(policy, tasks, runner, length, batch, samples, config.temperature, config.seed)
 
     with policy.as_base():
         base = answers()

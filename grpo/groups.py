@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -13,6 +13,7 @@ from grpo.fingerprint import fingerprint
 
 Message = dict[str, str]
 Prompt = str | list[Message]
+Parts = Mapping[str, float | None]
 
 
 @dataclass(frozen=True)
@@ -59,14 +60,21 @@ class Completion:
             raise ValueError(f"a completion has {len(self.ids)} tokens and {len(self.sampler_logps)} sampler_logps")
 
 
+Done = Callable[[Sequence[Completion]], None]
+
+
 @dataclass(frozen=True)
 class Group:
-    """One task's completions and their rewards: a row a completion, a column a rule, None for no verdict."""
+    """One task's completions and their rewards: a row a completion, a column a rule, None for no verdict.
+
+    `parts`: for each completion what a reward is made of, as "REWARD/PART"; empty where none is made of parts.
+    """
 
     id: str
     task: Task
     completions: tuple[Completion, ...]
     rewards: tuple[tuple[float | None, ...], ...]
+    parts: tuple[Parts, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.completions:
@@ -81,6 +89,8 @@ class Group:
                     )
         if len(self.rewards) != len(self.completions):
             raise ValueError(f"group {self.id} has {len(self.completions)} completions and {len(self.rewards)} rewards")
+        if len(self.parts) not in (0, len(self.completions)):
+            raise ValueError(f"group {self.id} has {len(self.completions)} completions and {len(self.parts)} parts")
         for row in self.rewards:
             if len(row) != len(self.task.rules):
                 raise ValueError(f"group {self.id} has {len(self.task.rules)} rules and a reward row of {len(row)}")
@@ -91,6 +101,12 @@ class Group:
                         f"reward {rule} is {reward} for completion {number} of group {self.id} ({self.task.id}): "
                         "it must be a finite number or None"
                     )
+
+    @property
+    def correctness(self) -> list[float | None]:
+        """How right each completion is; see `correctness`."""
+        parts = self.parts or ({},) * len(self.rewards)
+        return [correctness(self.task.rules, row, own) for row, own in zip(self.rewards, parts, strict=True)]
 
     def totals(self, weights: tuple[float, ...]) -> list[float | None]:
         """The weighted sum of each completion's rewards; None where no rule gave a verdict."""
@@ -111,6 +127,13 @@ class Group:
                 for row, reward in zip(self.rewards, rewards, strict=True)
             ),
         )
+
+
+def correctness(rules: Sequence[str], row: Sequence[float | None], parts: Parts) -> float | None:
+    """How right a completion is, of which 1 is fully: what the first reward says, or, where it is made of parts, the
+    first of them."""
+    reward = f"{rules[0].partition('@')[0]}/"
+    return next((value for part, value in parts.items() if part.startswith(reward)), row[0])
 
 
 def weighted_total(row: Sequence[float | None], weights: Sequence[float]) -> float | None:

@@ -113,6 +113,9 @@ class Learner:
             for name in CLIP_METRICS if again else (*CLIP_METRICS, "kl", "entropy"):
                 if name in output.metrics:
                     means.add(name, output.metrics[name], tokens)
+            if not again:
+                for name, value in self.other_kls(batch, output.logps).items():
+                    means.add(name, value, tokens)
             extremes.add("ratio", output.ratio, batch.completion_mask)
             for sequence, row in zip(part.sequences, batch.rows(output.logps), strict=True):
                 old_logps[id(sequence)] = row
@@ -125,6 +128,18 @@ class Learner:
             for s in data.sequences
         ]
         return sequences, means.read() | extremes.read()
+
+    def other_kls(self, batch: Batch, logps: torch.Tensor) -> dict[str, torch.Tensor]:
+        """The KL to the reference by the estimators that the loss does not use, a mean over the tokens (nats)."""
+        if batch.ref_logps is None:
+            return {}
+        d = (batch.ref_logps - logps.detach()).masked_fill(~batch.completion_mask.bool(), 0.0).double()
+        estimates = {"k1": -d, "k3": torch.expm1(d) - d}
+        return {
+            f"kl_{name}": estimate.sum() / batch.completion_mask.sum()
+            for name, estimate in estimates.items()
+            if name != self.config.kl_estimator
+        }
 
     def parts(self, sequences: Sequence[TrainSequence], again: bool) -> list[Part]:
         """The sequences that have a gradient in micro-batches of their own: the others cost no backward."""

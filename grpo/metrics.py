@@ -1,17 +1,11 @@
-"""Metrics under TRL's names. Every mean is a sum over a count, over the whole step and all processes."""
+"""Means and extremes over tokens: sums over counts, of the whole step and all processes."""
 
 from __future__ import annotations
 
-import math
-import statistics
 from collections import defaultdict
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from grpo import processes
-from grpo.advantages import all_equal
-from grpo.difficulty import success_rate
-from grpo.groups import Group
 
 if TYPE_CHECKING:
     import torch
@@ -64,31 +58,3 @@ class Extremes:
         for name, value in processes.gather(list(self._values.items())):
             together[name].append(value)
         return {name: (max if name.endswith("max") else min)(values) for name, values in together.items()}
-
-
-def rollout_metrics(groups: Sequence[Group], names: Sequence[str], weights: Sequence[float]) -> dict[str, float]:
-    """What the sampled completions say; a mean over no verdicts at all is left out."""
-    completions = [c for group in groups for c in group.completions]
-    totals = [[t for t in group.totals(tuple(weights)) if t is not None] for group in groups]
-    metrics = _mean("reward", [t for group in totals for t in group])
-    metrics |= _mean("reward_std", [statistics.stdev(group) for group in totals if len(group) > 1])
-    for column, name in enumerate(names):
-        verdicts = [row[column] for group in groups for row in group.rewards]
-        present = [v for v in verdicts if v is not None]
-        metrics |= _mean(f"rewards/{name}/mean", present)
-        metrics |= {f"rewards/{name}/std": statistics.stdev(present)} if len(present) > 1 else {}
-    metrics |= _mean("frac_reward_zero_std", [float(all_equal(group)) for group in totals])
-    rates = [rate for rate in map(success_rate, groups) if rate is not None]
-    metrics |= _mean("frac_all_right", [float(rate == 1) for rate in rates])
-    metrics |= _mean("frac_all_wrong", [float(rate == 0) for rate in rates])
-    metrics |= _mean("frac_no_verdict", [float(all(r is None for r in row)) for g in groups for row in g.rewards])
-    lengths = [len(c.ids) for c in completions]
-    metrics |= _mean("completions/mean_length", lengths)
-    metrics |= {"completions/min_length": min(lengths), "completions/max_length": max(lengths)} if lengths else {}
-    metrics |= _mean("completions/mean_terminated_length", [len(c.ids) for c in completions if not c.truncated])
-    metrics |= _mean("completions/clipped_ratio", [float(c.truncated) for c in completions])
-    return metrics
-
-
-def _mean(name: str, values: Sequence[float]) -> dict[str, float]:
-    return {name: math.fsum(values) / len(values)} if values else {}

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from grpo import processes
 from grpo.batch import pad_left
-from grpo.groups import Completion, Task
+from grpo.groups import Completion, Done, Task
 from grpo.policy import Policy
 from grpo.sampler import Sampling, support
 
@@ -24,18 +24,23 @@ def sample(
     max_completion_length: int,
     batch_size: int,
     sampling: Sampling | None = None,
+    done: Done | None = None,
 ) -> list[list[Completion]]:
     """A completion of every task at each of `temperatures`, with the log-probabilities of its tokens.
 
     Tokens are drawn from softmax(logits / temperature), or from what `sampling` leaves of it (its own temperature is
-    not used). At most `batch_size` sequences run at once, but at least one group.
+    not used). At most `batch_size` sequences run at once, but at least one group. `done` is called with each group,
+    in the order of the tasks, as soon as it is complete.
     """
     at_once = max(1, batch_size // len(temperatures))
     config = _generation_config(policy, max_completion_length, is_greedy=False)
-    return [
-        group for part in _parts(policy, tasks, at_once)
-        for group in _generate(policy, part, temperatures, config, sampling or Sampling())
-    ]  # fmt: skip
+    groups = []
+    for part in _parts(policy, tasks, at_once):
+        for group in _generate(policy, part, temperatures, config, sampling or Sampling()):
+            groups.append(group)
+            if done is not None:
+                done(group)
+    return groups
 
 
 def greedy(policy: Policy, tasks: Sequence[Task], max_completion_length: int, batch_size: int) -> list[Completion]:

@@ -2,43 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from grpo.evaluate import Evaluation
-from grpo.groups import Completion, Group
+from grpo.groups import Completion, Group, Parts
 
 
-def group_samples(
-    step: int, group: Group, names: Sequence[str], parts: Mapping[int, dict[str, float | None]] | None = None
-) -> list[dict[str, Any]]:
+def group_samples(step: int, group: Group, names: Sequence[str]) -> list[dict[str, Any]]:
     """The completions of a group that was trained on."""
-    rows = zip(group.completions, group.rewards, strict=True)
-    return [_sample(step, "train", c, row, names) | _parts(parts, c) for c, row in rows]
+    return _samples(step, "train", group.completions, group.rewards, group.parts, names)
 
 
-def evaluation_samples(step: int, evaluation: Evaluation, names: Sequence[str]) -> list[dict[str, Any]]:
-    """The greedy answers to held-out tasks."""
-    rows = zip(evaluation.completions, evaluation.rewards, strict=True)
-    return [_sample(step, "held_out", completion, row, names) for completion, row in rows]
+def evaluation_samples(
+    step: int, evaluation: Evaluation, names: Sequence[str], split: str = "held_out"
+) -> list[dict[str, Any]]:
+    """The answers to held-out tasks, or to those of the split "probe"."""
+    return _samples(step, split, evaluation.completions, evaluation.rewards, evaluation.parts, names)
 
 
-def _sample(
-    step: int, split: str, completion: Completion, row: Sequence[float | None], names: Sequence[str]
-) -> dict[str, Any]:
-    return {
-        "step": step,
-        "split": split,
-        "question": completion.task.id,
-        "fingerprint": completion.task.fingerprint,
-        "prompt": completion.task.prompt,
-        "completion": completion.text,
-        "tokens": len(completion.ids),
-        "truncated": completion.truncated,
-        "rewards": dict(zip(names, row, strict=True)),
-    }
-
-
-def _parts(parts: Mapping[int, dict[str, float | None]] | None, completion: Completion) -> dict[str, Any]:
-    found = (parts or {}).get(id(completion))
-    return {"parts": found} if found else {}
+def _samples(
+    step: int,
+    split: str,
+    completions: Sequence[Completion],
+    rows: Sequence[Sequence[float | None]],
+    parts: Sequence[Parts],
+    names: Sequence[str],
+) -> list[dict[str, Any]]:
+    return [
+        {
+            "step": step,
+            "split": split,
+            "question": completion.task.id,
+            "fingerprint": completion.task.fingerprint,
+            "prompt": completion.task.prompt,
+            "completion": completion.text,
+            "tokens": len(completion.ids),
+            "truncated": completion.truncated,
+            "rewards": dict(zip(names, row, strict=True)),
+            **({"parts": dict(own)} if own else {}),
+        }
+        for completion, row, own in zip(completions, rows, parts or ({},) * len(completions), strict=True)
+    ]

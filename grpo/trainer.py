@@ -23,13 +23,13 @@ from grpo.groups import Group, Task
 from grpo.kl_control import AdaptiveKLController
 from grpo.learner import Learner
 from grpo.merging import merged_if
-from grpo.metrics import rollout_metrics
 from grpo.output import RunFiles, save_adapter
 from grpo.policy import Policy
 from grpo.prepare import Preparation
 from grpo.questions import Questions
 from grpo.resume import check_same_run, describe_run
 from grpo.rewards import Reward, RewardRunner
+from grpo.rollout_metrics import rollout_metrics
 from grpo.samples import evaluation_samples, group_samples
 from grpo.window import Window
 
@@ -248,11 +248,15 @@ class GRPOTrainer:
             own = evaluate(
                 self.policy,
                 processes.share(self.held_out),
-                self.rewards.rewards,
+                self.rewards,
                 config.max_completion_length,
                 config.rollout_batch_size,
             )
-        evaluation = Evaluation(tuple(processes.gather(own.completions)), tuple(processes.gather(own.rewards)))
+        evaluation = Evaluation(
+            tuple(processes.gather(own.completions)),
+            tuple(processes.gather(own.rewards)),
+            tuple(processes.gather(own.parts)),
+        )
         for callback in self.callbacks:
             callback.on_evaluation(self, evaluation)
         return evaluation

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from grpo.groups import Completion, Task
+from grpo.groups import Completion, Done, Task
 
 if TYPE_CHECKING:
     from grpo.config import TrainConfig
@@ -24,11 +24,12 @@ class Engine(Protocol):
         sampling: Sampling,
         max_completion_length: int,
         batch_size: int,
+        done: Done | None = None,
     ) -> list[list[Completion]]:
         """For every task a completion at each of `temperatures`, in their order.
 
         `sampling` says from which tokens; its own temperature is not used. At most `batch_size` sequences are run at
-        once.
+        once. `done` is called with each group, in the order of the tasks, as soon as it is complete.
         """
         ...
 

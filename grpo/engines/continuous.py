@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from grpo.errors import InputError
-from grpo.groups import Completion, Task
+from grpo.groups import Completion, Done, Task
 from grpo.merging import merged_if
 from grpo.policy import Policy
 from grpo.rollout import completion_length
@@ -32,6 +32,7 @@ class ContinuousEngine:
         sampling: Sampling,
         max_completion_length: int,
         batch_size: int,
+        done: Done | None = None,
     ) -> list[list[Completion]]:
         """As for `Engine`; the library decides what runs at once, so that `batch_size` is not used."""
         if policy.is_sharded:
@@ -43,10 +44,14 @@ class ContinuousEngine:
             for temperature in dict.fromkeys(temperatures):
                 copies = list(temperatures).count(temperature)
                 drawn[temperature] = self.at(temperature, policy, tasks, copies, sampling, max_completion_length)
-        return [
+        groups = [
             [drawn[t][n][list(temperatures[:place]).count(t)] for place, t in enumerate(temperatures)]
             for n in range(len(tasks))
         ]
+        if done is not None:
+            for group in groups:
+                done(group)
+        return groups
 
     def at(
         self,

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from grpo.errors import InputError
-from grpo.groups import Completion, Task
+from grpo.groups import Completion, Done, Task
 from grpo.output import save_adapter
 from grpo.policy import Policy
 from grpo.rollout import completion_length
@@ -53,6 +53,7 @@ class ServerEngine:
         sampling: Sampling,
         max_completion_length: int,
         batch_size: int,
+        done: Done | None = None,
     ) -> list[list[Completion]]:
         """As for `Engine`; the server decides what runs at once, so that `batch_size` is not used.
 
@@ -74,8 +75,13 @@ class ServerEngine:
             ]
             for request in requests:
                 request["seed"] = int(torch.randint(2**31, ()))
-            answers = iter(list(pool.map(self.choice, requests)))
-        return [[self.completion(policy, task, t, next(answers)) for t in temperatures] for task in tasks]
+            answers = pool.map(self.choice, requests)
+            groups = []
+            for task in tasks:
+                groups.append([self.completion(policy, task, t, next(answers)) for t in temperatures])
+                if done is not None:
+                    done(groups[-1])
+        return groups
 
     @contextlib.contextmanager
     def adapter(self, policy: Policy) -> Iterator[str]:

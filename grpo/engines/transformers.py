@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from grpo.groups import Completion, Task
+from grpo.groups import Completion, Done, Task
 from grpo.merging import merged_if
 from grpo.policy import Policy
 from grpo.rollout import sample
@@ -25,6 +25,7 @@ class TransformersEngine:
         sampling: Sampling,
         max_completion_length: int,
         batch_size: int,
+        done: Done | None = None,
     ) -> list[list[Completion]]:
         with merged_if(policy, self.merge):
-            return sample(policy, tasks, temperatures, max_completion_length, batch_size, sampling)
+            return sample(policy, tasks, temperatures, max_completion_length, batch_size, sampling, done)

@@ -36,10 +36,10 @@ __all__ = [
 REWARDS = {
     reward.name: reward
     for reward in (
-        Reward("numeric", 1, numeric_reward),
-        Reward("format", 1, format_reward),
-        Reward("code", 1, code_reward),
-        Reward("sql", 1, sql_reward),
+        Reward("numeric", 1, numeric_reward, beside_sampling=True),
+        Reward("format", 1, format_reward, beside_sampling=True),
+        Reward("code", 1, code_reward, beside_sampling=True),
+        Reward("sql", 1, sql_reward, beside_sampling=True),
     )
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import importlib
 import importlib.util
@@ -56,7 +57,7 @@ def _with_options(reward: Reward, text: str, spec: str) -> Reward:
             raise InputError(f"--reward {spec}: {part!r} is no option=value of {reward.name}; its options: {allowed}")
         options[name] = _typed(value, optional[name], spec, name)
     digest = digest_of(repr(sorted(options.items())))
-    return Reward(reward.name, reward.version, functools.partial(reward.function, **options), digest)
+    return dataclasses.replace(reward, function=functools.partial(reward.function, **options), digest=digest)
 
 
 def _typed(text: str, default: Any, spec: str, name: str) -> Any:

@@ -17,12 +17,14 @@ class Reward:
     """A reward function under its name. `version` changes when a completion may be judged differently.
 
     `digest` stands for the options of a built-in function, or for the source of one of the user's own.
+    `beside_sampling`: it judges each completion by itself, and may do so in another thread while others are sampled.
     """
 
     name: str
     version: int
     function: RewardFunction
     digest: str = ""
+    beside_sampling: bool = False
 
     @property
     def rule(self) -> str:

@@ -6,7 +6,7 @@ import torch
 
 from grpo.cli import main
 from grpo.evaluate import Evaluation, answer_of, compare_greedy, evaluate, evaluate_model, evaluate_samples
-from grpo.rewards import Reward
+from grpo.rewards import Reward, RewardRunner
 from tests.grpo.conftest import task, tiny_policy
 
 
@@ -19,8 +19,8 @@ def test_every_task_is_answered_once_and_greedily():
     seen = []
     spy = Reward("spy", 1, lambda completions, **_: seen.extend(completions) or [1.0] * len(completions))
     tasks = [task(str(n), prompt=f"{n}+1=") for n in range(5)]
-    first = evaluate(tiny_policy(), tasks, [spy], 4, batch_size=2)
-    second = evaluate(tiny_policy(), tasks, [spy], 4, batch_size=5)
+    first = evaluate(tiny_policy(), tasks, RewardRunner([spy]), 4, batch_size=2)
+    second = evaluate(tiny_policy(), tasks, RewardRunner([spy]), 4, batch_size=5)
     assert [c.task.id for c in first.completions] == list("01234")
     assert first.completions == second.completions
     assert len(seen) == 10
@@ -30,7 +30,7 @@ def test_samples_are_judged_for_each_task():
     tasks = [task(str(n), prompt=f"{n}+1=", rules=("even@1",)) for n in range(3)]
     even = Reward("even", 1, lambda completion_ids, **_: [float(ids[0] % 2 == 0) for ids in completion_ids])
     torch.manual_seed(0)
-    sampled = evaluate_samples(tiny_policy(), tasks, [even], 3, 4, samples=4)
+    sampled = evaluate_samples(tiny_policy(), tasks, RewardRunner([even]), 3, 4, samples=4)
     assert [[c.task.id for c in row] for row in sampled.completions] == [[t.id] * 4 for t in tasks]
     assert sampled.correct == tuple(tuple(c.ids[0] % 2 == 0 for c in row) for row in sampled.completions)
     assert sampled.pass_at(1) == [sum(row) / 4 for row in sampled.correct]
@@ -42,7 +42,7 @@ def test_the_seed_decides_what_is_sampled():
     one = Reward("one", 1, lambda completions, **_: [1.0] * len(completions))
 
     def texts(seed: int) -> list[str]:
-        found = evaluate_model(tiny_policy(), tasks, [one], 8, 4, samples=3, seed=seed)
+        found = evaluate_model(tiny_policy(), tasks, RewardRunner([one]), 8, 4, samples=3, seed=seed)
         assert len(found.greedy.completions) == 2
         return [completion.text for row in found.sampled.completions for completion in row]
 
