@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from grpo.data.load import DataConfig
+from grpo.diagnose import ALARMS
 from grpo.errors import InputError
 from grpo.options import option
 
@@ -213,6 +214,15 @@ class TrainConfig(DataConfig):
         True, "output", "with beta 0, spend one reference pass a step on reporting how far the policy moved"
     )
     eval_steps: int | None = option(None, "output", "evaluate every so many steps, besides the start and the end")
+    eval_samples: int = option(
+        0, "output", "with each evaluation, sample so many answers to each held-out question too: pass@k"
+    )
+    probe_questions: int = option(
+        4, "output", "questions sampled with the same seed at every evaluation, to see what changes; 0: none"
+    )
+    stop_on_alarms: tuple[str, ...] = option(
+        (), "output", "alarms that end the run, with a checkpoint: names as in grpo/diagnose.py, or all"
+    )
     save_steps: int | None = option(
         None, "output", "save a checkpoint every so many steps; one is always saved when a run is interrupted"
     )
@@ -235,7 +245,8 @@ class TrainConfig(DataConfig):
         for name in ("temperature", "learning_rate", "lora_alpha", "max_grad_norm",
                      "importance_sampling_cap", "kl_gain"):  # fmt: skip
             _require(self, name, 0 < getattr(self, name) < math.inf, "a positive number")
-        for name in ("beta", "epsilon", "warmup_steps", "weight_decay", "reference_weight", "top_k"):
+        for name in ("beta", "epsilon", "warmup_steps", "weight_decay", "reference_weight", "top_k",
+                     "eval_samples", "probe_questions"):  # fmt: skip
             _require(self, name, 0 <= getattr(self, name) < math.inf, "0 or a positive number")
         for name in ("adam_beta1", "adam_beta2", "lora_dropout"):
             _require(self, name, 0 <= getattr(self, name) < 1, "in [0, 1)")
@@ -249,6 +260,8 @@ class TrainConfig(DataConfig):
             _require(
                 self, field.name, not choices or getattr(self, field.name) in choices, f"one of {_listed(choices)}"
             )
+        for name in self.stop_on_alarms:
+            _require(self, "stop_on_alarms", name in (*ALARMS, "all"), f"all, or some of {_listed(ALARMS)}")
         self._check_rewards()
         self._check_sizes()
         self._check_combinations()

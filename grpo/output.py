@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import platform
@@ -13,6 +14,7 @@ from typing import Any
 
 from grpo import processes
 from grpo.config import TrainConfig
+from grpo.diagnose import Alarm
 from grpo.errors import InputError
 from grpo.journal import Journal, write_atomically
 from grpo.policy import Policy
@@ -44,6 +46,7 @@ class RunFiles:
         if path is not None:
             self.metrics = Journal(path / "metrics.jsonl")
             self.samples = Journal(path / "samples.jsonl")
+            self.alarms = Journal(path / "alarms.jsonl")
             self.trackers = Trackers(config, path)
         self.config = config
 
@@ -60,13 +63,22 @@ class RunFiles:
             return []
         self._describe()
         self.samples.cut(step)
+        self.alarms.cut(step)
         return self.metrics.cut(step)
 
     def write(self, metrics: dict[str, Any], samples: Iterable[dict[str, Any]]) -> None:
         if self.writes:
-            self.samples.append(samples)
+            self.write_samples(samples)
             self.metrics.append([metrics])
             self.trackers.log(metrics)
+
+    def write_samples(self, samples: Iterable[dict[str, Any]]) -> None:
+        if self.writes:
+            self.samples.append(samples)
+
+    def raise_alarm(self, alarm: Alarm) -> None:
+        if self.writes:
+            self.alarms.append([dataclasses.asdict(alarm)])
 
     def finish(self, policy: Policy) -> None:
         """The adapter, whole or not at all."""

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 # Where a run is written, and what it shows and keeps, may change.
 FREE = (
     "output_dir", "overwrite_output_dir", "resume", "allow_changed_rewards", "save_steps", "save_total_limit",
-    "report_to",
+    "report_to", "stop_on_alarms",
 )  # fmt: skip
 RULES = "rules"
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from grpo.callbacks import Callback
 from grpo.collect import Collected, Collector
 from grpo.config import TrainConfig
 from grpo.console import Display
+from grpo.diagnose import Diagnosis
 from grpo.difficulty import Difficulty
 from grpo.engines import Engine, make_engine
 from grpo.evaluate import Evaluation, evaluate
@@ -26,6 +28,7 @@ from grpo.merging import merged_if
 from grpo.output import RunFiles, save_adapter
 from grpo.policy import Policy
 from grpo.prepare import Preparation
+from grpo.probe import pass_at_metrics, probe, probe_tasks, several_answers
 from grpo.questions import Questions
 from grpo.resume import check_same_run, describe_run
 from grpo.rewards import Reward, RewardRunner
@@ -90,6 +93,8 @@ class GRPOTrainer:
         self.steps_done = 0
         self.stop = False
         self.window: Window | None = None
+        self.probed = probe_tasks(held_out or tasks, config.probe_questions)
+        self.diagnosis = Diagnosis()
         self.engine = engine or make_engine(config)
         self.rewards = RewardRunner(rewards, config.on_reward_error)
         wants_difficulty = config.difficulty_sampling or config.min_generations is not None
@@ -155,10 +160,11 @@ class GRPOTrainer:
             if self.config.resume is not None:
                 self.load_checkpoint(checkpoint.find_checkpoint(Path(self.config.resume)))
                 rows = files.go_on(self.steps_done)
+                for row in rows:
+                    self.diagnosis.add(row)
             else:
                 files.start()
-                before = self.evaluate_into(row := {"step": 0}, files, "before")
-                rows += [row] if before else []
+                before = self.start_into(rows, files)
             with self.display.training(self.config.max_steps, self.steps_done), interrupt.listening() as request:
                 while self.steps_done < self.config.max_steps:
                     after = self.step_into(rows, files)
@@ -177,13 +183,13 @@ class GRPOTrainer:
         row, evaluation = step.metrics, None
         samples = group_samples(self.steps_done, step.groups[0], self.collector.names) if step.groups else []
         is_last = self.steps_done == config.max_steps
-        if self.held_out and (is_last or (config.eval_steps and self.steps_done % config.eval_steps == 0)):
-            evaluation = self.evaluate()
-            row |= evaluation.metrics()
-            samples += evaluation_samples(self.steps_done, evaluation, self.reward_names)
+        if is_last or (config.eval_steps and self.steps_done % config.eval_steps == 0):
+            evaluation, answers = self.examine(row)
+            samples += answers
         rows.append(row)
         files.write(row, samples)
         self.display.step(self.steps_done, row)
+        self.watch(row, files)
         for callback in self.callbacks:
             callback.on_step(self, row)
         if self.run_dir is not None and config.save_steps and self.steps_done % config.save_steps == 0:
@@ -202,14 +208,43 @@ class GRPOTrainer:
             number, f"interrupted after step {self.steps_done}; go on with: grpo train --resume {path.parent}"
         )
 
-    def evaluate_into(self, row: dict[str, Any], files: RunFiles, when: str) -> Evaluation | None:
-        if not self.held_out:
+    def start_into(self, rows: list[dict[str, Any]], files: RunFiles) -> Evaluation | None:
+        """What the policy answers before training, written and shown."""
+        row: dict[str, Any] = {"step": 0}
+        evaluation, samples = self.examine(row)
+        if evaluation is None:
+            files.write_samples(samples)
             return None
-        evaluation = self.evaluate()
-        row |= evaluation.metrics()
-        files.write(row, evaluation_samples(row["step"], evaluation, self.reward_names))
-        self.display.say(f"held-out greedy accuracy {when}: {described(evaluation)}")
+        rows.append(row)
+        files.write(row, samples)
+        self.diagnosis.add(row)
+        self.display.say(f"held-out greedy accuracy before: {described(evaluation)}")
         return evaluation
+
+    def examine(self, row: dict[str, Any]) -> tuple[Evaluation | None, list[dict[str, Any]]]:
+        """Evaluate, its metrics into `row`, and probe; returns the evaluation and the answers as rows of samples."""
+        started = time.perf_counter()
+        step, names = row["step"], self.reward_names
+        samples = evaluation_samples(step, self.probe(), names, "probe") if self.probed else []
+        evaluation = None
+        if self.held_out:
+            evaluation = self.evaluate()
+            row |= evaluation.metrics()
+            samples += evaluation_samples(step, evaluation, names)
+            if self.config.eval_samples:
+                with self.answering():
+                    own = several_answers(self.config, self.policy, processes.share(self.held_out), self.rewards)
+                row |= pass_at_metrics(processes.gather(own.correct))
+        row["time/evaluation"] = time.perf_counter() - started
+        return evaluation, samples
+
+    def watch(self, row: dict[str, Any], files: RunFiles) -> None:
+        """Raise the alarms that a row of metrics calls for."""
+        for alarm in self.diagnosis.add(row):
+            files.raise_alarm(alarm)
+            self.display.say(f"alarm: {alarm.name}: {alarm.message}. Try: {alarm.advice}")
+            if {alarm.name, "all"} & set(self.config.stop_on_alarms):
+                self.stop = True
 
     def collect(self) -> Collected:
         """Sample and judge completions for the next optimizer steps."""
@@ -244,7 +279,7 @@ class GRPOTrainer:
     def evaluate(self) -> Evaluation:
         """Greedy answers to the held-out tasks, each process its share of them."""
         config = self.config
-        with self.learner.autocast(), merged_if(self.policy, config.merge_lora):
+        with self.answering():
             own = evaluate(
                 self.policy,
                 processes.share(self.held_out),
@@ -252,14 +287,21 @@ class GRPOTrainer:
                 config.max_completion_length,
                 config.rollout_batch_size,
             )
-        evaluation = Evaluation(
-            tuple(processes.gather(own.completions)),
-            tuple(processes.gather(own.rewards)),
-            tuple(processes.gather(own.parts)),
-        )
+        evaluation = gathered(own)
         for callback in self.callbacks:
             callback.on_evaluation(self, evaluation)
         return evaluation
+
+    def probe(self) -> Evaluation:
+        """Sampled answers to the probe's tasks, with the same random numbers each time."""
+        with self.answering():
+            return gathered(probe(self.config, self.policy, processes.share(self.probed), self.rewards))
+
+    @contextmanager
+    def answering(self) -> Iterator[None]:
+        """The policy as it answers outside of training."""
+        with self.learner.autocast(), merged_if(self.policy, self.config.merge_lora):
+            yield
 
     def save_checkpoint(self) -> Path:
         """A checkpoint of this moment in the run's folder, whole or not at all."""
@@ -310,6 +352,15 @@ class GRPOTrainer:
     def close(self) -> None:
         """End what the verifiers started."""
         self.rewards.close()
+
+
+def gathered(own: Evaluation) -> Evaluation:
+    """The answers of all processes."""
+    return Evaluation(
+        tuple(processes.gather(own.completions)),
+        tuple(processes.gather(own.rewards)),
+        tuple(processes.gather(own.parts)),
+    )
 
 
 def described(evaluation: Evaluation) -> str:
