@@ -17,6 +17,7 @@ COMMANDS = {
     "eval": "grpo.commands.evaluate",
     "merge": "grpo.commands.merge",
     "report": "grpo.commands.report",
+    "watch": "grpo.commands.watch",
     "sft": "grpo.commands.sft",
 }
 
