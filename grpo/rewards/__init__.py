@@ -13,12 +13,14 @@ from collections.abc import Sequence
 from grpo.errors import InputError
 from grpo.groups import Completion
 from grpo.rewards import find
+from grpo.rewards.calls import call
 from grpo.rewards.code import code_reward
 from grpo.rewards.format import format_reward
 from grpo.rewards.numeric import numeric_reward
 from grpo.rewards.reward import RESERVED_COLUMNS, Reward, RewardFunction, own_reward
-from grpo.rewards.runner import Failure, RewardRunner, Scores, WrongCount, call, checked
+from grpo.rewards.runner import Failure, RewardRunner, Scores
 from grpo.rewards.sql import sql_reward
+from grpo.rewards.verdicts import WrongCount, checked
 
 __all__ = [
     "RESERVED_COLUMNS",
@@ -61,4 +63,4 @@ def score(rewards: Sequence[Reward], completions: Sequence[Completion]) -> list[
         columns = [checked(reward, call(reward, completions), completions) for reward in rewards]
     except WrongCount as error:
         raise InputError(str(error)) from error
-    return list(zip(*columns, strict=True))
+    return [tuple(verdict.total for verdict in row) for row in zip(*columns, strict=True)]

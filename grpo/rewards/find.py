@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import importlib
-import importlib.util
 import inspect
-import sys
 from collections.abc import Mapping, Sequence
-from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from grpo.errors import InputError
-from grpo.rewards.reward import RESERVED_COLUMNS, Reward, digest_of, own_reward
+from grpo.rewards.load import load_function
+from grpo.rewards.reward import RESERVED_COLUMNS, Reward, RewardFunction, digest_of, own_reward
 
 
 def find_rewards(specs: Sequence[str], known: Mapping[str, Reward]) -> list[Reward]:
@@ -36,10 +32,7 @@ def _find(spec: str, known: Mapping[str, Reward]) -> Reward:
             f"--reward {spec}: there is no such reward; choose from {', '.join(sorted(known))}, or name a function of "
             "your own as FILE.py:function or package.module:function"
         )
-    function = getattr(_module(name, spec), rest, None)
-    if not callable(function):
-        raise InputError(f"--reward {spec}: {name} has no function {rest!r}")
-    return own_reward(function, rest)
+    return own_reward(_own(spec, name), rest, spec)
 
 
 def _with_options(reward: Reward, text: str, spec: str) -> Reward:
@@ -71,21 +64,11 @@ def _typed(text: str, default: Any, spec: str, name: str) -> Any:
         raise InputError(f"--reward {spec}: {name} is {text!r}; it must be {wanted}") from error
 
 
-def _module(name: str, spec: str) -> ModuleType:
-    """The user's file or module; whatever it raises becomes one line."""
+def _own(spec: str, name: str) -> RewardFunction:
+    """The user's function; whatever its file or module raises becomes one line."""
     try:
-        if not name.endswith(".py"):
-            return importlib.import_module(name)
-        path = Path(name).resolve()
-        if not path.is_file():
-            raise InputError(f"--reward {spec}: there is no file {name}")
-        found = importlib.util.spec_from_file_location(f"grpo_reward_{digest_of(str(path))}", path)
-        assert found is not None and found.loader is not None
-        module = importlib.util.module_from_spec(found)
-        sys.modules[found.name] = module
-        found.loader.exec_module(module)
-        return module
-    except InputError:
-        raise
+        return load_function(spec)
+    except (FileNotFoundError, AttributeError) as error:
+        raise InputError(f"--reward {spec}: {error}") from error
     except Exception as error:
         raise InputError(f"--reward {spec}: {name} cannot be loaded: {type(error).__name__}: {error}") from error

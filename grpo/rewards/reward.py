@@ -8,8 +8,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from grpo.rewards.adapters import RESERVED as RESERVED_COLUMNS
+from grpo.rewards.adapters import adapted
+
 RewardFunction = Callable[..., Any]
-RESERVED_COLUMNS = ("prompts", "completions", "completion_ids")
 
 
 @dataclass(frozen=True)
@@ -18,6 +20,7 @@ class Reward:
 
     `digest` stands for the options of a built-in function, or for the source of one of the user's own.
     `beside_sampling`: it judges each completion by itself, and may do so in another thread while others are sampled.
+    `target` is where another process finds the user's function, FILE.py:function or package.module:function.
     """
 
     name: str
@@ -25,6 +28,7 @@ class Reward:
     function: RewardFunction
     digest: str = ""
     beside_sampling: bool = False
+    target: str | None = None
 
     @property
     def rule(self) -> str:
@@ -42,14 +46,15 @@ class Reward:
         ]  # fmt: skip
 
 
-def own_reward(function: RewardFunction, name: str | None = None) -> Reward:
-    """A user's function, its rule the digest of its source where that can be read."""
+def own_reward(function: RewardFunction, name: str | None = None, target: str | None = None) -> Reward:
+    """A user's function in any of the forms of `grpo.rewards.adapters`, its rule the digest of its source where that can
+    be read."""
     try:
         source = inspect.getsource(function)
     except (OSError, TypeError):
         source = ""
     called = name or getattr(function, "__name__", None) or type(function).__name__
-    return Reward(called, 1, function, digest_of(source) if source else "")
+    return Reward(called, 1, adapted(function), digest_of(source) if source else "", target=target)
 
 
 def digest_of(text: str) -> str:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
-import inspect
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from grpo.errors import InputError
-from grpo.groups import Completion, Task
+from grpo.groups import Completion
+from grpo.rewards.calls import call
+from grpo.rewards.limits import OverTime, call_within
+from grpo.rewards.pool import close_shared_pools
 from grpo.rewards.reward import Reward
+from grpo.rewards.verdicts import Verdict, checked
 
 
 @dataclass(frozen=True)
@@ -25,8 +25,8 @@ class Failure:
 
 @dataclass(frozen=True)
 class Scores:
-    """`rows`: a row a completion, a column a reward, None for no verdict. `parts`: what a verdict is made of, by name,
-    for each completion. `failures`: why verdicts are missing."""
+    """`rows`: a row a completion, a column a reward, None for no verdict. `parts`: for each completion what its verdicts
+    are made of, as "REWARD/PART". `failures`: why verdicts are missing."""
 
     rows: list[tuple[float | None, ...]]
     parts: list[dict[str, float | None]]
@@ -34,92 +34,73 @@ class Scores:
 
 
 class RewardRunner:
-    """Judges completions. `on_error`: a reward that fails on a sample gives it no verdict ("none"), or ends the run
-    with an InputError ("stop")."""
+    """Judges completions.
 
-    def __init__(self, rewards: Sequence[Reward], on_error: str = "none") -> None:
+    `on_error`: a reward that fails on a sample gives it no verdict ("none"), or ends the run with an InputError
+    ("stop"). `timeout_s`: seconds that one call of a function of the user's own may take (see `grpo.rewards.limits`);
+    built-in rewards have limits of their own.
+    """
+
+    def __init__(self, rewards: Sequence[Reward], on_error: str = "none", timeout_s: float | None = None) -> None:
         self.rewards = list(rewards)
         self.on_error = on_error
+        self.timeout_s = timeout_s
 
     def score(self, completions: Sequence[Completion]) -> Scores:
         """Raises InputError where a verdict is no finite number and not None, and what `on_error` says."""
-        columns: list[list[float | None]] = []
+        columns: list[list[Verdict]] = []
         failures: list[Failure] = []
         for reward in self.rewards if completions else ():
-            values, failed = self._column(reward, completions)
-            columns.append(values)
+            verdicts, failed = self._column(reward, completions)
+            columns.append(verdicts)
             failures += failed
         rows = list(zip(*columns, strict=True)) if columns else []
-        return Scores(rows, [{} for _ in completions], failures)
+        return Scores(
+            [tuple(verdict.total for verdict in row) for row in rows],
+            [
+                {
+                    f"{reward.name}/{name}": value
+                    for reward, verdict in zip(self.rewards, row, strict=True)
+                    for name, value in verdict.parts.items()
+                }
+                for row in rows
+            ],
+            failures,
+        )
 
-    def _column(self, reward: Reward, completions: Sequence[Completion]) -> tuple[list[float | None], list[Failure]]:
+    def _column(self, reward: Reward, completions: Sequence[Completion]) -> tuple[list[Verdict], list[Failure]]:
         """All at once; where that fails, one by one, to find out on which."""
         try:
-            return checked(reward, call(reward, completions), completions), []
+            return self._verdicts(reward, completions), []
         except InputError:
             raise
         except Exception as error:
             if self.on_error == "stop":
                 raise InputError(f"reward {reward.name} failed: {reason_of(error)}") from error
-        values: list[float | None] = []
+        verdicts: list[Verdict] = []
         failures = []
         for number, completion in enumerate(completions):
             try:
-                values += checked(reward, call(reward, [completion]), [completion])
+                verdicts += self._verdicts(reward, [completion])
             except InputError:
                 raise
             except Exception as error:
-                values.append(None)
+                verdicts.append(Verdict(None, {}))
                 failures.append(Failure(reward.name, number, reason_of(error)))
-        return values, failures
+        return verdicts, failures
+
+    def _verdicts(self, reward: Reward, completions: Sequence[Completion]) -> list[Verdict]:
+        limited = self.timeout_s is not None and not reward.beside_sampling
+        values = call_within(reward, completions, self.timeout_s or 0.0) if limited else call(reward, completions)
+        return checked(reward, values, completions)
 
     def close(self) -> None:
-        """Nothing is left to end: rewards that start processes end them."""
-
-
-class WrongCount(ValueError):
-    """A reward returned something else than one value a completion."""
-
-
-def call(reward: Reward, completions: Sequence[Completion]) -> object:
-    """What the reward's function returns; one that is async is waited for."""
-    tasks = [completion.task for completion in completions]
-    names = dict.fromkeys(name for task in tasks for name in task.columns)
-    result = reward.function(
-        prompts=[task.prompt for task in tasks],
-        completions=[completion.text for completion in completions],
-        completion_ids=[list(completion.ids) for completion in completions],
-        **{name: [task.columns.get(name) for task in tasks] for name in names},
-    )
-    return asyncio.run(_awaited(result)) if inspect.isawaitable(result) else result
-
-
-def checked(reward: Reward, values: object, completions: Sequence[Completion]) -> list[float | None]:
-    """Raises WrongCount, or InputError naming the function and the sample whose verdict is no finite number."""
-    if not isinstance(values, list) or len(values) != len(completions):
-        got = f"{len(values)} values" if isinstance(values, list) else f"a {type(values).__name__}"
-        raise WrongCount(
-            f"reward {reward.name} returned {got} for {len(completions)} completions: it must return a list of one each"
-        )
-    return [
-        None if value is None else _number(reward, value, number, completion.task)
-        for number, (value, completion) in enumerate(zip(values, completions, strict=True))
-    ]
+        """End the processes that rewards started; they start again when they are needed."""
+        close_shared_pools()
 
 
 def reason_of(error: Exception) -> str:
     """One line."""
+    if isinstance(error, OverTime):
+        return str(error)
     return " ".join(f"{type(error).__name__}: {error}".split())[:300]
-
-
-def _number(reward: Reward, value: Any, number: int, task: Task) -> float:
-    if isinstance(value, str) or not hasattr(value, "__float__") or not math.isfinite(float(value)):
-        raise InputError(
-            f"reward {reward.name} returned {value!r} for sample {number} ({task.id}): it must be a finite number or "
-            "None"
-        )
-    return float(value)
-
-
-async def _awaited(result: Any) -> Any:
-    return await result
