@@ -71,6 +71,12 @@ class TrainConfig(DataConfig):
         ("none", "stop"),
     )
 
+    reward_timeout: float | None = option(
+        None,
+        "data",
+        "seconds that a call of a function of your own may take; with it, one from a file runs in a process",
+    )
+
     num_generations: int = option(8, "rollout", "completions sampled for each question: the group size")
     max_completion_length: int = option(256, "rollout", "most tokens in a completion")
     temperature: float = option(1.0, "rollout", "sampling temperature, also of the trained log-probabilities")
@@ -245,6 +251,8 @@ class TrainConfig(DataConfig):
         for name in ("temperature", "learning_rate", "lora_alpha", "max_grad_norm",
                      "importance_sampling_cap", "kl_gain"):  # fmt: skip
             _require(self, name, 0 < getattr(self, name) < math.inf, "a positive number")
+        limit = self.reward_timeout
+        _require(self, "reward_timeout", limit is None or 0 < limit < math.inf, "a positive number of seconds")
         for name in ("beta", "epsilon", "warmup_steps", "weight_decay", "reference_weight", "top_k",
                      "eval_samples", "probe_questions"):  # fmt: skip
             _require(self, name, 0 <= getattr(self, name) < math.inf, "0 or a positive number")

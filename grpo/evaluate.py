@@ -10,11 +10,12 @@ from typing import Any
 import torch
 
 from grpo import intervals
-from grpo.groups import Completion, Parts, Task, correctness
+from grpo.groups import Completion, Parts, Task, correctness, is_right
 from grpo.intervals import Estimate
 from grpo.policy import Policy
 from grpo.rewards import RewardRunner
-from grpo.rewards.numeric import ANSWER, last_number
+from grpo.rewards.answer import last_tagged
+from grpo.rewards.numeric import last_number
 from grpo.rollout import greedy, sample
 
 
@@ -164,15 +165,9 @@ def compare_means(name: str, base: Sequence[float], adapter: Sequence[float]) ->
     return Comparison(name, intervals.mean(base), intervals.mean(adapter), intervals.difference(base, adapter))
 
 
-def is_right(correctness: float | None) -> bool:
-    """Full marks; no verdict is none."""
-    return correctness is not None and correctness >= 1.0
-
-
 def answer_of(text: str) -> str:
     """What is voted on: the number, or the text without case and space, of the last <answer>...</answer> or of all."""
-    tagged = ANSWER.findall(text)
-    if tagged:
-        text = tagged[-1]
+    tagged = last_tagged(text)
+    text = text if tagged is None else tagged
     number = last_number(text)
     return str(number) if number is not None else " ".join(text.casefold().split())

@@ -41,7 +41,7 @@ def evaluate_config(
     if limit is not None and limit < 1:
         raise InputError(f"--limit {limit}: must be at least 1")
     rewards = find_rewards(config.reward)
-    runner = RewardRunner(rewards, config.on_reward_error)
+    runner = RewardRunner(rewards, config.on_reward_error, config.reward_timeout)
     path = model_path(config)
     model_config, tokenizer = load_tokenizer(path)
     problems = chosen_problems(config, tokenizer, held_out)[:limit]

@@ -136,6 +136,11 @@ def correctness(rules: Sequence[str], row: Sequence[float | None], parts: Parts)
     return next((value for part, value in parts.items() if part.startswith(reward)), row[0])
 
 
+def is_right(correctness: float | None) -> bool:
+    """Full marks; no verdict is none."""
+    return correctness is not None and correctness >= 1.0
+
+
 def weighted_total(row: Sequence[float | None], weights: Sequence[float]) -> float | None:
     """The weighted sum of one completion's rewards; None where no rule gave a verdict."""
     verdicts = [weight * reward for weight, reward in zip(weights, row, strict=True) if reward is not None]

@@ -22,7 +22,7 @@ from grpo.trackers import Trackers
 
 FILES = (
     "adapter_config.json", "adapter_model.safetensors", "alarms.jsonl", "environment.json", "metrics.jsonl",
-    "samples.jsonl", "train_config.json",
+    "report.html", "comparison.html", "samples.jsonl", "train_config.json",
 )  # fmt: skip
 
 

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Sequence
 
 from grpo.advantages import all_equal
 from grpo.difficulty import success_rate
-from grpo.evaluate import answer_of, is_right
-from grpo.groups import Completion, Group
+from grpo.evaluate import answer_of
+from grpo.groups import Completion, Group, is_right
 
 NGRAM = 4
 SHORTEST_COMPRESSED = 100  # bytes; below, the compressor's own header decides

@@ -96,7 +96,7 @@ class GRPOTrainer:
         self.probed = probe_tasks(held_out or tasks, config.probe_questions)
         self.diagnosis = Diagnosis()
         self.engine = engine or make_engine(config)
-        self.rewards = RewardRunner(rewards, config.on_reward_error)
+        self.rewards = RewardRunner(rewards, config.on_reward_error, config.reward_timeout)
         wants_difficulty = config.difficulty_sampling or config.min_generations is not None
         difficulty = Difficulty(config.difficulty_decay, floor=config.difficulty_floor) if wants_difficulty else None
         self.questions = Questions(tasks, config.seed, difficulty, by_difficulty=config.difficulty_sampling)

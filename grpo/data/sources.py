@@ -12,7 +12,10 @@ from grpo.errors import InputError
 
 Row = tuple[str, dict[str, Any]]  # where it stands, and its columns
 LONGEST = 1000  # characters in the name of a source
-FORMS = "a .jsonl, .json, .csv, .tsv or .parquet file, a folder saved by datasets, or NAME[:CONFIG][@SPLIT] on the Hub"
+FORMS = (
+    "a .jsonl, .json, .csv, .tsv or .parquet file, a folder saved by datasets, NAME[:CONFIG][@SPLIT] on the Hub, or "
+    "gym:TASK"
+)
 
 
 def read_rows(source: str) -> list[Row]:
@@ -23,10 +26,15 @@ def read_rows(source: str) -> list[Row]:
     - a file whose suffix says its form: `.jsonl` (also without a suffix), `.json` (a list of objects, or JSONL), `.csv`
       and `.tsv` with a header (every value stays text), `.parquet`;
     - a folder written by `Dataset.save_to_disk` or `DatasetDict.save_to_disk`, with `@SPLIT` where it has several;
-    - `NAME[:CONFIG][@SPLIT]` on the Hugging Face Hub; SPLIT is `train` where it is not given.
+    - `NAME[:CONFIG][@SPLIT]` on the Hugging Face Hub; SPLIT is `train` where it is not given;
+    - `gym:TASK[:OPTION=VALUE,...]`, a task of reasoning-gym (see `grpo.rewards.gym.gym_rows`).
 
     Raises InputError for what cannot be read.
     """
+    if source.startswith("gym:"):
+        from grpo.rewards.gym import gym_rows
+
+        return [(f"{source} row {n}", row) for n, row in enumerate(gym_rows(source.removeprefix("gym:")), 1)]
     path = Path(source).expanduser()
     if not source or len(source) > LONGEST:
         raise InputError(f"{source[:40]!r} names no data: give {FORMS}")

@@ -14,11 +14,18 @@ from grpo.errors import InputError
 from grpo.groups import Completion
 from grpo.rewards import find
 from grpo.rewards.calls import call
+from grpo.rewards.choice import choice_reward
 from grpo.rewards.code import code_reward
 from grpo.rewards.format import format_reward
+from grpo.rewards.gym import gym_reward
+from grpo.rewards.json_schema import json_reward
+from grpo.rewards.length import length_reward
+from grpo.rewards.math import math_reward
 from grpo.rewards.numeric import numeric_reward
+from grpo.rewards.repetition import repetition_reward
 from grpo.rewards.reward import RESERVED_COLUMNS, Reward, RewardFunction, own_reward
 from grpo.rewards.runner import Failure, RewardRunner, Scores
+from grpo.rewards.safety import safety_reward
 from grpo.rewards.sql import sql_reward
 from grpo.rewards.verdicts import WrongCount, checked
 
@@ -39,9 +46,16 @@ REWARDS = {
     reward.name: reward
     for reward in (
         Reward("numeric", 1, numeric_reward, beside_sampling=True),
-        Reward("format", 1, format_reward, beside_sampling=True),
+        Reward("format", 2, format_reward, beside_sampling=True),
         Reward("code", 1, code_reward, beside_sampling=True),
         Reward("sql", 1, sql_reward, beside_sampling=True),
+        Reward("math", 1, math_reward, beside_sampling=True),
+        Reward("choice", 1, choice_reward, beside_sampling=True),
+        Reward("json", 1, json_reward, beside_sampling=True),
+        Reward("length", 1, length_reward, beside_sampling=True),
+        Reward("repetition", 1, repetition_reward, beside_sampling=True),
+        Reward("safety", 1, safety_reward, beside_sampling=True),
+        Reward("gym", 1, gym_reward, beside_sampling=True),
     )
 }
 

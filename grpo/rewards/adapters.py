@@ -4,7 +4,8 @@
 - verl's `compute_score(data_source, solution_str, ground_truth, extra_info=None)`, for a number or a dict with "score":
   its other numbers are parts. `data_source`, `ground_truth` and `extra_info` are columns; ground_truth may also be in
   a column `reward_model`, as in verl's data.
-- Anything else is TRL's form: lists of `prompts`, `completions` and columns, for a list.
+- Anything else is TRL's form: lists of `prompts`, `completions` and columns, for a list. Completions are text; where a
+  function wants messages, as TRL gives it with chat prompts, decorate it with `conversational`.
 """
 
 from __future__ import annotations
@@ -30,6 +31,16 @@ def adapted(function: Callable[..., Any]) -> Callable[..., Any]:
     if "solution_str" in parameters:
         return _of_verl(function)
     return _of_sample(function, parameters) if "completion" in parameters else function
+
+
+def conversational(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A reward function of TRL's form that wants each completion as [{"role": "assistant", "content": text}]."""
+
+    @functools.wraps(function)
+    def messages(*, completions: Sequence[str], **given: Any) -> Any:
+        return function(completions=[[{"role": "assistant", "content": text}] for text in completions], **given)
+
+    return messages
 
 
 def _of_sample(function: Callable[..., Any], parameters: Any) -> Callable[..., Any]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-FENCE = re.compile(r"[ \t]*```[ \t]*([\w+-]*)[^`]*$")
+FENCE = re.compile(r"[ \t]*```([^`]*)$")
+LANGUAGE = re.compile(r"[ \t]*([\w+-]*)")
 
 
 def last_block(text: str, languages: Sequence[str]) -> str:
@@ -25,10 +26,13 @@ def last_block(text: str, languages: Sequence[str]) -> str:
         if fence is None:
             if is_open:
                 blocks[-1][1].append(line)
-        elif is_open and not fence[1]:
+            continue
+        named = LANGUAGE.match(fence[1])
+        language = named[1].lower() if named else ""
+        if is_open and not language:
             is_open = False
         else:
-            blocks.append((fence[1].lower(), []))
+            blocks.append((language, []))
             is_open = True
     for wanted in (languages, ("",)):
         for language, lines in reversed(blocks):

@@ -1,4 +1,5 @@
-"""Rewards by specification: NAME, NAME:option=value,option=value, FILE.py:function or package.module:function."""
+"""Rewards by specification: NAME, NAME:option=value,option=value, composite:FILE.yaml, FILE.py:function or
+package.module:function."""
 
 from __future__ import annotations
 
@@ -6,9 +7,11 @@ import dataclasses
 import functools
 import inspect
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from grpo.errors import InputError
+from grpo.rewards.composite import read_composite
 from grpo.rewards.load import load_function
 from grpo.rewards.reward import RESERVED_COLUMNS, Reward, RewardFunction, digest_of, own_reward
 
@@ -25,14 +28,23 @@ def _find(spec: str, known: Mapping[str, Reward]) -> Reward:
     name, colon, rest = spec.rpartition(":") if "=" not in spec else spec.partition(":")
     if not colon:
         name, rest = spec, ""
+    if name == "composite" and rest:
+        return read_composite(rest, lambda part: _find(part, known))
     if name in known:
-        return _with_options(known[name], rest, spec) if rest else known[name]
+        return _usable(_with_options(known[name], rest, spec) if rest else known[name])
     if not colon:
         raise InputError(
             f"--reward {spec}: there is no such reward; choose from {', '.join(sorted(known))}, or name a function of "
             "your own as FILE.py:function or package.module:function"
         )
     return own_reward(_own(spec, name), rest, spec)
+
+
+def _usable(reward: Reward) -> Reward:
+    """The built-in reward; raises what it says of its options, and of packages that it needs, to no completion."""
+    names = ("prompts", "completions", "completion_ids", *reward.columns)
+    reward.function(**{name: [] for name in names})
+    return reward
 
 
 def _with_options(reward: Reward, text: str, spec: str) -> Reward:
@@ -49,7 +61,8 @@ def _with_options(reward: Reward, text: str, spec: str) -> Reward:
             allowed = ", ".join(optional) or "none"
             raise InputError(f"--reward {spec}: {part!r} is no option=value of {reward.name}; its options: {allowed}")
         options[name] = _typed(value, optional[name], spec, name)
-    digest = digest_of(repr(sorted(options.items())))
+    files = [Path(value).read_text() for value in options.values() if isinstance(value, str) and Path(value).is_file()]
+    digest = digest_of(repr([*sorted(options.items()), *files]))
     return dataclasses.replace(reward, function=functools.partial(reward.function, **options), digest=digest)
 
 

@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from grpo.errors import InputError
-from grpo.rewards.numeric import ANSWER, NUMBER
+from grpo.rewards.answer import last_tagged
+from grpo.rewards.numeric import NUMBER
 from grpo.rewards.pool import Failed, shared_pool
 
 log = logging.getLogger(__name__)
@@ -58,9 +59,9 @@ def math_reward(
 
 def final_answer(text: str) -> str:
     """The answer that a text ends with; "" where it has none."""
-    tagged = ANSWER.findall(text)
-    if tagged:
-        return last_box(tagged[-1]) or tagged[-1].strip()
+    tagged = last_tagged(text)
+    if tagged is not None:
+        return last_box(tagged) or tagged.strip()
     boxed = last_box(text)
     if boxed is not None:
         return boxed

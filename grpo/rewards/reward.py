@@ -47,8 +47,8 @@ class Reward:
 
 
 def own_reward(function: RewardFunction, name: str | None = None, target: str | None = None) -> Reward:
-    """A user's function in any of the forms of `grpo.rewards.adapters`, its rule the digest of its source where that can
-    be read."""
+    """A user's function in any of the forms of `grpo.rewards.adapters`, its rule the digest of its source where that
+    can be read."""
     try:
         source = inspect.getsource(function)
     except (OSError, TypeError):

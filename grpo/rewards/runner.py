@@ -25,8 +25,8 @@ class Failure:
 
 @dataclass(frozen=True)
 class Scores:
-    """`rows`: a row a completion, a column a reward, None for no verdict. `parts`: for each completion what its verdicts
-    are made of, as "REWARD/PART". `failures`: why verdicts are missing."""
+    """`rows`: a row a completion, a column a reward, None for no verdict. `parts`: for each completion what its
+    verdicts are made of, as "REWARD/PART". `failures`: why verdicts are missing."""
 
     rows: list[tuple[float | None, ...]]
     parts: list[dict[str, float | None]]

@@ -25,8 +25,8 @@ class WrongCount(ValueError):
 
 
 def checked(reward: Reward, values: object, completions: Sequence[Completion]) -> list[Verdict]:
-    """Raises WrongCount, or InputError naming the function and the sample whose verdict is no finite number, no None and
-    no mapping of "total" and parts to such."""
+    """Raises WrongCount, or InputError naming the function and the sample whose verdict is no finite number, no None
+    and no mapping of "total" and parts to such."""
     if not isinstance(values, list) or len(values) != len(completions):
         got = f"{len(values)} values" if isinstance(values, list) else f"a {type(values).__name__}"
         raise WrongCount(

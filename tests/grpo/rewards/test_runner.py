@@ -82,15 +82,37 @@ def test_options_are_set_in_their_types_and_change_the_rule():
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
-        ("nothing", "there is no such reward; choose from code, format, numeric, sql, or name a function"),
+        ("nothing", "there is no such reward; choose from code, .*format, .*, or name a function"),
         ("code:fractions=1", "'fractions=1' is no option=value of code; its options: entry_point"),
         ("code:fraction=1", "fraction is '1'; it must be true or false"),
         ("code:timeout_s=x", "timeout_s is 'x'; it must be a number"),
         ("nothing.py:f", "there is no file nothing.py"),
         ("nothing.at_all:f", "nothing.at_all cannot be loaded: ModuleNotFoundError"),
-        ("math:f", "math has no function 'f'"),
+        ("json:f", "json has no function 'f'"),
     ],
 )
 def test_what_is_not_there_is_said(spec, message):
     with pytest.raises(InputError, match=message):
         find_rewards([spec])
+
+
+def test_a_verdict_may_be_made_of_parts():
+    def parts(completions, **_):
+        return [{"total": 1.5, "tone": 0.5, "style": None}, {"total": None}]
+
+    scores = RewardRunner([Reward("plain", 1, lengths), Reward("mine", 1, parts)]).score(completions("a", "bb"))
+    assert scores.rows == [(1.0, 1.5), (2.0, None)]
+    assert scores.parts == [{"mine/tone": 0.5, "mine/style": None}, {}]
+
+
+@pytest.mark.parametrize(
+    ("bad", "message"),
+    [
+        ({"tone": 1.0}, "returned parts without a total for sample 0"),
+        ({"total": 1.0, "tone": "x"}, "returned 'x' for sample 0"),
+        ({"total": float("inf")}, "returned inf for sample 0"),
+    ],
+)
+def test_parts_are_checked_as_totals_are(bad, message):
+    with pytest.raises(InputError, match=message):
+        run(lambda completions, **_: [bad], "a")
