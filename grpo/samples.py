@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from grpo.evaluate import Evaluation
@@ -19,6 +19,12 @@ def evaluation_samples(
 ) -> list[dict[str, Any]]:
     """The answers to held-out tasks, or to those of the split "probe"."""
     return _samples(step, split, evaluation.completions, evaluation.rewards, evaluation.parts, names)
+
+
+def answer_of_row(columns: Mapping[str, Any]) -> dict[str, Any]:
+    """The right answer, for a reader, where the data has it in a column of that name."""
+    answer = columns.get("answer")
+    return {"answer": answer} if isinstance(answer, (str, int, float)) else {}
 
 
 def _samples(
@@ -41,6 +47,7 @@ def _samples(
             "truncated": completion.truncated,
             "rewards": dict(zip(names, row, strict=True)),
             **({"parts": dict(own)} if own else {}),
+            **answer_of_row(completion.task.columns),
         }
         for completion, row, own in zip(completions, rows, parts or ({},) * len(completions), strict=True)
     ]

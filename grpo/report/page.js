@@ -140,6 +140,11 @@
     return box;
   }
 
+  function addMessage(box, [role, text]) {
+    if (role) box.append(make("p", "note", role));
+    box.append(make("pre", "", text));
+  }
+
   function show(card) {
     const article = make("article", "card");
     const right = card.answers.filter((a) => a.right).length;
@@ -147,10 +152,14 @@
     const title = make("h3", "", card.question);
     title.tabIndex = -1;
     const prompt = make("div", "prompt");
-    for (const [role, text] of card.prompt) {
-      if (role) prompt.append(make("p", "note", role));
-      prompt.append(make("pre", "", text));
+    const earlier = card.prompt.slice(0, -1).filter(([, text]) => text.trim());
+    if (earlier.length) {
+      const folded = make("details", "");
+      folded.append(make("summary", "note", `${earlier.length} earlier message${earlier.length > 1 ? "s" : ""}`));
+      for (const message of earlier) addMessage(folded, message);
+      prompt.append(folded);
     }
+    for (const message of card.prompt.slice(-1)) addMessage(prompt, message);
     const answers = make("div", "answers");
     answers.append(...card.answers.map((given, n) => answer(card, given, n)));
     article.append(title);
