@@ -1,4 +1,4 @@
-r"""Mathematics: 1 if the completion's final answer equals the data's, else 0; compared by math-verify and exact numbers."""
+r"""Mathematics: 1 if the completion's final answer equals the data's, else 0; by exact numbers and math-verify."""
 
 from __future__ import annotations
 
@@ -12,15 +12,25 @@ from typing import Any
 
 from grpo.errors import InputError
 from grpo.rewards.answer import last_tagged
+from grpo.rewards.math_read import ABBREVIATIONS
 from grpo.rewards.numeric import NUMBER
 from grpo.rewards.pool import Failed, shared_pool
 
 log = logging.getLogger(__name__)
 
-BOX = re.compile(r"\\(?:boxed|fbox)\s*\{")
-HASHES = re.compile(r"####[ \t]*([^\n]+)")
-FORMULA = re.compile(r"\$\$(.+?)\$\$|\$(.+?)\$|\\\((.+?)\\\)|\\\[(.+?)\\\]", re.DOTALL)
 END = 1000  # characters at the end of a text without any mark in which its answer is looked for
+
+BOX = re.compile(r"\\(?:boxed|fbox)\s*\{")
+BETWEEN_BOXES = re.compile(r"[\s$,;.]{0,20}(?:or|and|\\text\{\s?(?:or|and)\s?\})?[\s$]{0,20}")  # of boxes that give one answer together
+BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
+STATED = re.compile(r"\banswers?\b[*_ ]{0,5}(?:is|are|:|=)[*_:\s]{0,5}([^\n]+)", re.IGNORECASE)
+SENTENCE_END = re.compile(r"\.(?:\s|$)|,? (?:because|since|as|so|which) ")
+# A closing dollar sign follows no space and is followed by no digit: $5 and $6 are amounts.
+FORMULA = r"\$\$[^$]+\$\$|(?<![\\$])\$(?![\s$])[^$]+(?<![\s\\])\$(?!\d)|\\\(.+?\\\)|\\\[.+?\\\]"
+AMOUNT = rf"(?:{NUMBER.pattern})(?:\s?(?:\\?%|°|(?:{'|'.join(sorted(ABBREVIATIONS, key=len, reverse=True))})s?\b))?"
+LISTED = r"(?:{0})(?:\s*(?:,|;|,?\s+(?:or|and)\b)\s*(?:{0}))*"
+FORMULAE = re.compile(LISTED.format(f"{FORMULA}|{AMOUNT}"), re.ASCII | re.DOTALL | re.VERBOSE)
+AMOUNTS = re.compile(LISTED.format(AMOUNT), re.ASCII | re.VERBOSE)
 
 
 def math_reward(
@@ -34,10 +44,12 @@ def math_reward(
 ) -> list[float | None]:
     r"""1.0 where a completion's final answer equals `answer`, else 0.0 (extra `[math]`).
 
-    The final answer is the last <answer>...</answer>, else the last \boxed{...}, else what follows the last ####, else
-    the last formula between dollar signs or, without one, the last number. `math_judge.same_answer` says what is equal.
+    The final answer is the last <answer>...</answer> (of it, the last \boxed{...}), else the last \boxed{...}, else the
+    line after the last ####, else the rest of the sentence after the last "answer is" or "answer:", else the last
+    formula between dollar signs, else the last number. What is listed together, as "3 or 4" or as two boxes with "and"
+    between, is one answer of several parts. `math_judge.same_answer` says what is equal.
 
-    `answer` is LaTeX or plain text; a number as a number. It may itself be a solution that ends with \boxed{...} or ####.
+    `answer` is LaTeX, plain text or a number. It may itself be a solution that ends with \boxed{...} or ####.
     Answers are compared in `workers` processes (by default one for each core) of at most `memory_mb` (MiB).
     None where a comparison takes longer than `timeout_s` (seconds) or more memory; the reason is logged.
 
@@ -61,34 +73,59 @@ def final_answer(text: str) -> str:
     """The answer that a text ends with; "" where it has none."""
     tagged = last_tagged(text)
     if tagged is not None:
-        return last_box(tagged) or tagged.strip()
+        boxed = last_box(tagged)
+        return boxed if boxed is not None else stated(tagged) or tagged.strip()
     boxed = last_box(text)
     if boxed is not None:
         return boxed
-    hashes = HASHES.findall(text)
-    if hashes:
-        return hashes[-1].strip()
-    end = text[-END:]
-    formulae = FORMULA.findall(end)
-    if formulae:
-        return next(part for part in formulae[-1] if part).strip()
-    numbers = NUMBER.findall(end.replace("\N{MINUS SIGN}", "-"))
-    return numbers[-1] if numbers else ""
+    end = text[-END:].replace("\N{MINUS SIGN}", "-")
+    formulae = [found for found in FORMULAE.findall(end) if re.search(r"\$|\\[(\[]", found)]
+    return after_hashes(text) or stated(end) or (formulae or AMOUNTS.findall(end) or [""])[-1].strip()
 
 
 def last_box(text: str) -> str | None:
-    r"""What is in the last \boxed{...} whose braces close; None without one."""
-    for start in reversed([found.end() for found in BOX.finditer(text)][-10:]):
-        depth = 1
-        for end in range(start, len(text)):
-            depth += (text[end] == "{") - (text[end] == "}")
-            if depth == 0:
-                return text[start:end].strip()
+    r"""What is in the last \boxed{...}, with others that are listed right before it; None without one.
+
+    A box whose braces do not close holds nothing.
+    """
+    boxes: list[str] = []
+    before = len(text)
+    for start, opened in reversed([found.span() for found in BOX.finditer(text)]):
+        end = _closing_brace(text, opened)
+        if boxes and not (end is not None and BETWEEN_BOXES.fullmatch(text, end + 1, before)):
+            break
+        boxes.append("" if end is None else text[opened:end].strip())
+        before = start
+        if end is None:
+            break
+    return ", ".join(dict.fromkeys(reversed(boxes))) if boxes else None
+
+
+def after_hashes(text: str) -> str:
+    """The line after the last ####; "" without one, or where it is a heading: words with more text below."""
+    _, hashes, rest = text.rpartition("####")
+    line, _, below = rest.partition("\n") if hashes else ("", "", "")
+    line = line.strip()
+    return "" if line[:1].isalpha() and below.strip() else line
+
+
+def stated(text: str) -> str:
+    """What follows the last "answer is" or "answer:", up to the end of its sentence; "" without one."""
+    found = STATED.findall(text[-END:])
+    return SENTENCE_END.split(found[-1])[0].strip("*_ ") if found else ""
+
+
+def _closing_brace(text: str, start: int) -> int | None:
+    depth = 1
+    for brace in BRACE.finditer(text, start):
+        depth += (brace[0] == "{") - (brace[0] == "}")
+        if depth == 0:
+            return brace.start()
     return None
 
 
 def _gold(value: Any, number: int) -> str:
-    if isinstance(value, bool) or not isinstance(value, (int, float, str)) or not str(value).strip():
+    if isinstance(value, bool) or not isinstance(value, (int, float, str)) or str(value).strip() in ("", "nan", "inf"):
         raise InputError(f"reward math: the answer of sample {number} is {value!r}; it must be a number or text")
     text = str(value)
     return final_answer(text) if "\\boxed" in text or "####" in text else text

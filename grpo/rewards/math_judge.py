@@ -1,4 +1,4 @@
-r"""Whether two mathematical answers are the same: by exact numbers, by text, and by math-verify for the rest.
+r"""Whether two mathematical answers are the same: structure as `math_read` has it, exact numbers, else math-verify.
 
 What math-verify leaves open is decided here: units count, a number that is rounded is another number, the words of an
 answer are words and not products of their letters, and several answers are not one.
@@ -9,111 +9,221 @@ from __future__ import annotations
 import functools
 import logging
 import re
-from dataclasses import dataclass
-from fractions import Fraction
+from collections.abc import Sequence
 from typing import Any
 
-from grpo.rewards.numeric import NUMBER, parse_number
+from grpo.rewards.math_read import Answer, Bracketed, Equation, Quantity, Several, Words, listed, read
 
 LONGEST = 500  # characters of an answer; a longer one is none
-
-UNIT = re.compile(
-    r"""(?P<value>.*?[\d})]) \s* (?:\\[ ,;!]|~)* \s*
-        (?: (?P<percent>\\?%) | (?P<degree>\^\{?\\circ\}?|°|\\degree|degrees?)
-          | \\(?:text|mathrm|textrm)\{\s*(?P<unit>[^{}]*?)\s*\}(?P<power>\^\{?\d\}?)? | (?P<word>\ [a-zA-Z][a-zA-Z/ ]*) )""",
-    re.VERBOSE | re.DOTALL,
-)
-WORDS = re.compile(r"(?:\\(?:text|mathrm|textbf|mathbf|textrm)\{([^{}]*)\}|([a-zA-Z][a-zA-Z' -]+[a-zA-Z]))")
-SEVERAL = re.compile(r"\b(?:or|and)\b|\\(?:text|mathrm)\{\s*(?:or|and)\s*\}", re.IGNORECASE)
-BARE_FRACTION = re.compile(r"\\d?t?frac\s*(?:\{(\d+)\}\s*\{(\d+)\}|(\d)\s*(\d))")
-
-
-@dataclass(frozen=True)
-class Answer:
-    """An answer as it is compared. `text` is LaTeX without what says nothing; `unit` is "" where none is given."""
-
-    text: str
-    number: Fraction | None
-    unit: str
-    words: str | None
-    is_several: bool
+DIGITS = 6  # significant ones, of a decimal that stands for an irrational number
+SPACES = re.compile(r"(?<![0-9]) | (?![0-9])")  # 1 1/2 is not 11/2
+# What the parser would read as something else: numbers in a row, two points in a number, numbers to a base, ratios.
+MISREAD = re.compile(r"(?<!_)[0-9.] +[0-9]|[0-9]\.[0-9]*\.|[0-9]_|[0-9] ?: ?[0-9]|[^\x00-\x7f]")
 
 
 def same_answer(answer: str, gold: str) -> bool:
-    """Whether `answer` is equal to `gold`; both are LaTeX or plain text, without dollar signs or with.
+    r"""Whether `answer` is equal to `gold`; both are LaTeX or plain text, without dollar signs or with.
 
-    Numbers: equal exactly, in whatever form; 0.333 is not 1/3. Where `gold` is irrational, a decimal counts that is
-    right to six places. Percent signs: 50% is 50 and is 0.5. Units: where both give one it must be the same; one may be
-    left out. Words: equal but for case and spaces. Several answers, as "3 or 4", are a set, as is {3, 4}.
+    - Numbers are equal exactly, in whatever form: 0.5 is 1/2, 0.333 is not 1/3. Where one is irrational and the other a
+      decimal, their first six significant digits must be the same.
+    - Formulas are equal where math-verify says so; x and X are two variables. Equations and inequalities are equal if
+      one is a multiple of the other.
+    - x = 3 is 3 and a chain of equations must be right everywhere, but x = 3 is not y = 3.
+    - Units: where both give one it must be the same, as ft is feet; one may be left out. 50% is 50 and is 0.5.
+    - Several answers (3 or 4; 3, 4; {3, 4}; \pm 3) are equal in any order, pairs and intervals in theirs, with the same
+      brackets.
+    - Words are equal but for case and what is not a letter.
     """
     if len(answer) > LONGEST:
         return False
-    given, wanted = read(answer), read(gold)
-    if not given.text or given.is_several != wanted.is_several:
+    try:
+        return same(read(answer), read(gold))
+    except RecursionError:
         return False
-    if given.words is not None or wanted.words is not None:
-        return given.words == wanted.words
-    if given.unit and wanted.unit and given.unit != wanted.unit and "%" not in (given.unit, wanted.unit):
-        return False
-    hundredths = (given.unit == "%") != (wanted.unit == "%")
-    if given.number is not None and wanted.number is not None:
-        numbers = {given.number, given.number / 100, given.number * 100} if hundredths else {given.number}
-        return wanted.number in numbers
-    return _verified(given.text, wanted.text)
-
-
-def read(text: str) -> Answer:
-    text = _plain(text)
-    words = WORDS.fullmatch(text)
-    if words:
-        return Answer(text, None, "", "".join((words[1] or words[2]).casefold().split()), False)
-    several = SEVERAL.search(text) is not None or text.startswith(("{", "\\{"))
-    unit, found = "", UNIT.fullmatch(text)
-    if found:
-        text = found["value"]
-        named = (found["unit"] or found["word"] or "").strip().casefold() + (found["power"] or "")
-        unit = "%" if found["percent"] else "°" if found["degree"] else named.replace(" ", "")
-    return Answer(text, _number(text), unit.removesuffix("s") if len(unit) > 2 else unit, None, several)
 
 
 def is_readable(gold: str) -> bool:
-    """Whether an answer of the data can be compared with anything."""
-    found = read(gold)
-    return bool(found.text) and (found.number is not None or found.words is not None or bool(_parsed(found.text)))
+    """Whether an answer of the data can be compared with others than itself."""
+    try:
+        return _is_readable(read(gold))
+    except RecursionError:
+        return False
 
 
-def _plain(text: str) -> str:
-    text = text.strip().replace("\N{MINUS SIGN}", "-").replace("\\$", "").replace("$", "").strip()
-    for left, right in (("\\(", "\\)"), ("\\[", "\\]")):
-        if text.startswith(left) and text.endswith(right):
-            text = text[len(left) : -len(right)].strip()
-    return text.rstrip(".").replace("\\left", "").replace("\\right", "").replace("\\!", "").strip()
+def same(answer: Answer, gold: Answer) -> bool:
+    if not answer.text:
+        return False
+    if SPACES.sub("", answer.text) == SPACES.sub("", gold.text):
+        return True
+    if isinstance(answer, Equation) or isinstance(gold, Equation):
+        return _same_equation(answer, gold)
+    if isinstance(answer, Several) or isinstance(gold, Several):
+        return _same_several(answer, gold)
+    if isinstance(answer, Words) or isinstance(gold, Words):
+        return isinstance(answer, Words) and isinstance(gold, Words) and answer.letters == gold.letters
+    if isinstance(answer, Bracketed) and isinstance(gold, Bracketed):
+        return answer.ends == gold.ends and _in_order(answer.items, gold.items)
+    if isinstance(answer, Quantity) and isinstance(gold, Quantity):
+        return _same_quantity(answer, gold)
+    return _verified(answer.text, gold.text)
 
 
-def _number(text: str) -> Fraction | None:
-    text = text.replace("{,}", ",").strip()
-    sign, text = (-1, text[1:]) if text.startswith("-") and "frac" in text else (1, text)
-    fraction = BARE_FRACTION.fullmatch(text)
-    if fraction:
-        numerator, denominator = (int(part) for part in fraction.groups() if part is not None)
-        return sign * Fraction(numerator, denominator) if denominator else None
-    return parse_number(text) if NUMBER.fullmatch(text) or re.fullmatch(r"-?\d+\.", text) else None
+def _same_equation(answer: Answer, gold: Answer) -> bool:
+    if not isinstance(gold, Equation):
+        assert isinstance(answer, Equation)
+        return all(same(value, gold) for value in answer.values)
+    if not isinstance(answer, Equation):
+        return gold.name is not None and same(answer, gold.values[-1])
+    if answer.name is not None and answer.name == gold.name:
+        return all(same(value, gold.values[-1]) for value in answer.values)
+    return _verified(answer.text, gold.text)
+
+
+def _same_several(answer: Answer, gold: Answer) -> bool:
+    given, wanted = _items(answer), _items(gold)
+    if len(given) == len(wanted):
+        if _in_any_order(given, wanted):
+            return True
+    elif len(given) == 1 and isinstance(answer, Quantity) and "," in answer.text:
+        return same(listed(answer.text), gold)
+    elif len(wanted) == 1 and isinstance(gold, Quantity) and "," in gold.text:
+        return same(answer, listed(gold.text))
+    return r"\cup" in answer.text + gold.text and _verified(answer.text, gold.text)
+
+
+def _items(answer: Answer) -> tuple[Answer, ...]:
+    return answer.items if isinstance(answer, Several) else (answer,)
+
+
+def _in_order(given: Sequence[Answer], wanted: Sequence[Answer]) -> bool:
+    return len(given) == len(wanted) and all(map(same, given, wanted))
+
+
+def _in_any_order(given: Sequence[Answer], wanted: Sequence[Answer]) -> bool:
+    left = list(wanted)
+    for item in given:
+        found = next((other for other in left if same(item, other)), None)
+        if found is None:
+            return False
+        left.remove(found)
+    return not left
+
+
+def _same_quantity(answer: Quantity, gold: Quantity) -> bool:
+    if answer.unit and gold.unit and answer.unit != gold.unit:
+        return False
+    if _same_value(answer, gold):
+        return True
+    if answer.unit != gold.unit:
+        if "%" in (answer.unit, gold.unit):
+            return _same_percentage(answer, gold)
+        return _verified(answer.text, gold.text)  # 5 m may also be a product, as 5m is
+    return False
+
+
+def _same_value(answer: Quantity, gold: Quantity) -> bool:
+    if answer.number is not None and gold.number is not None:
+        return answer.number == gold.number
+    return _verified(answer.formula, gold.formula)
+
+
+def _same_percentage(answer: Quantity, gold: Quantity) -> bool:
+    share, number = (answer, gold) if answer.unit == "%" else (gold, answer)
+    if share.number is not None and number.number is not None:
+        return share.number == 100 * number.number
+    return _verified(share.formula, f"100({number.formula})")
+
+
+def _is_readable(gold: Answer) -> bool:
+    if isinstance(gold, Words):
+        return True
+    if isinstance(gold, (Several, Bracketed)):
+        return all(map(_is_readable, gold.items))
+    if isinstance(gold, Equation) and gold.name is not None:
+        return all(map(_is_readable, gold.values))
+    if isinstance(gold, Quantity) and gold.number is not None:
+        return True
+    return _parsed(gold.formula if isinstance(gold, Quantity) else gold.text) is not None
 
 
 def _verified(answer: str, gold: str) -> bool:
+    try:
+        return _is_equal(answer, gold)
+    except MemoryError:
+        raise
+    except Exception:  # SymPy's, of many kinds, where it has no way to compare
+        return False
+
+
+def _is_equal(answer: str, gold: str) -> bool:
     from math_verify import verify
 
     found, wanted = _parsed(answer), _parsed(gold)
+    if found is None or wanted is None:
+        return False
+    given, conditions = _relations(found), _relations(wanted)
+    if given and conditions:
+        return len(given) == len(conditions) and all(any(_is_multiple(one, two) for two in given) for one in conditions)
+    if _is_decimal_of(found, wanted) or _is_decimal_of(wanted, found):
+        return True
     # Time-outs by SIGALRM are left to whoever runs this: they hold in a main thread alone.
-    return bool(found and wanted and verify(list(wanted), list(found), timeout_seconds=None))
+    return bool(verify(wanted, found, timeout_seconds=None, allow_set_relation_comp=True))
+
+
+def _relations(expression: Any) -> list[tuple[str, Any]]:
+    """Each as (sign, difference of its sides), of a chain one for each sign; only <, <=, = and != are left."""
+    from sympy import And, Rel
+
+    found = []
+    for part in expression.args if isinstance(expression, And) else (expression,):
+        if not isinstance(part, Rel):
+            return []
+        is_greater = part.rel_op in (">", ">=")
+        difference = part.rhs - part.lhs if is_greater else part.lhs - part.rhs
+        found.append((part.rel_op.replace(">", "<"), difference))
+    return found
+
+
+def _is_multiple(one: tuple[str, Any], other: tuple[str, Any]) -> bool:
+    """Whether two relations say the same because one's difference is a multiple of the other's."""
+    from sympy import simplify
+
+    ratio = simplify(one[1] / other[1])
+    if one[0] != other[0] or not ratio.is_number or not ratio.is_finite or ratio.is_zero:
+        return False
+    return bool(ratio.is_positive) if "<" in one[0] else True
+
+
+def _is_decimal_of(decimal: Any, value: Any) -> bool:
+    """Whether a rational number is an irrational one to as many digits as count."""
+    if not (getattr(decimal, "is_Rational", False) and getattr(value, "is_number", False) and value.is_real):
+        return False
+    if value.is_rational is not False and value.doit().is_Rational:
+        return False
+    return f"{float(decimal):.{DIGITS - 1}e}" == f"{float(value.evalf()):.{DIGITS - 1}e}"
 
 
 @functools.lru_cache(maxsize=4096)
-def _parsed(text: str) -> tuple[Any, ...]:
-    from math_verify import LatexExtractionConfig, parse
+def _parsed(text: str) -> Any:
+    """The formula in SymPy with its decimals as fractions; None where math-verify's parser does not read all of it."""
+    import sympy
+    from latex2sympy2_extended import latex2sympy2 as latex
 
     logging.getLogger("math_verify").setLevel(logging.CRITICAL)  # it warns of time-outs that are not set
-    boxed = [LatexExtractionConfig(boxed_match_priority=0)]
-    # Without the text itself, which it adds last, what cannot be parsed equals nothing.
-    found = parse(f"\\boxed{{{text}}}", boxed, fallback_mode="no_fallback", parsing_timeout=None)
-    return tuple(part for part in found if not isinstance(part, str))
+    if MISREAD.search(text):
+        return None
+    looks = latex.NormalizationConfig(basic_latex=True, units=False, malformed_operators=True, nits=True, boxed="none")
+    try:
+        found = latex.latex2sympy(
+            latex.normalize_latex(text, looks),
+            is_real=True,
+            convert_degrees=True,
+            normalization_config=None,
+            conversion_config=latex.ConversionConfig(lowercase_symbols=False),
+        )
+        exact: dict[Any, Any] = {value: sympy.Rational(str(value)) for value in found.atoms(sympy.Float)}
+        return found.xreplace(exact | {sympy.Symbol("i", real=True): sympy.I})
+    except MemoryError:
+        raise
+    except Exception:  # the parser's own, of many kinds
+        return None

@@ -1,6 +1,6 @@
-r"""Reading a mathematical answer, LaTeX or plain text, as the tree that is compared: lists, brackets, equations, quantities.
+r"""Reading a mathematical answer, LaTeX or plain text, as a tree: lists, brackets, equations, words, quantities.
 
-Only the structure is read here; what a formula means is left to math-verify's parser (`grpo.rewards.math_judge`).
+Only the structure is read here. What a formula means is left to math-verify's parser (`grpo.rewards.math_judge`).
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ from grpo.rewards.numeric import NUMBER, parse_number
 
 CHARACTERS = str.maketrans(
     {
-        "\N{MINUS SIGN}": "-", "π": r"\pi ", "∞": r"\infty ", "√": r"\sqrt ", "×": r"\times ", "·": r"\cdot ", "÷": r"\div ",
-        "≤": r"\le ", "≥": r"\ge ", "≠": r"\ne ", "≈": r"\approx ", "±": r"\pm ", "∪": r"\cup ", "∩": r"\cap ",
+        "\N{MINUS SIGN}": "-", "π": r"\pi ", "∞": r"\infty ", "√": r"\sqrt ", "×": r"\times ", "·": r"\cdot ",
+        "÷": r"\div ", "≤": r"\le ", "≥": r"\ge ", "≠": r"\ne ",
+        "≈": r"\approx ", "±": r"\pm ", "∪": r"\cup ", "∩": r"\cap ",
         "∈": r"\in ", "∅": r"\emptyset ", "°": r"^\circ ", "²": "^2", "³": "^3", "\xa0": " ",
     }
 )  # fmt: skip
@@ -23,7 +24,7 @@ CHARACTERS = str.maketrans(
 LOOKS = [
     (re.compile(r"\\right\.|\\(?:left|right|displaystyle|limits|[bB]igg?[lr]?)(?![a-zA-Z])"), ""),
     (re.compile(r"\\!"), ""),
-    (re.compile(r"\\[,;: \n]|\\q?quad(?![a-zA-Z])|(?<!\\)~"), " "),
+    (re.compile(r"(?<!\\)\\[,;: \n]|\\q?quad(?![a-zA-Z])|(?<!\\)~"), " "),
     (re.compile(r"\{,\}"), ","),
     (re.compile(r"\\[dtc]frac(?![a-zA-Z])"), r"\\frac"),
     (re.compile(r"\\(?:mathrm|mathbf|mathit|textbf|textit|textrm|textnormal|mbox|operatorname)\s*\{"), r"\\text{"),
@@ -38,6 +39,7 @@ LOOKS = [
     (re.compile(r"\\sqrt\s*([0-9]+)"), r"\\sqrt{\1}"),
     (re.compile(r"\s+"), " "),
 ]
+END = re.compile(r"[,;]+$|(?<!\.)\.$")
 DELIMITERS = (("$$", "$$"), ("$", "$"), (r"\(", r"\)"), (r"\[", r"\]"))
 CLOSING = {"(": ")", "[": "]", "{": "}", r"\{": r"\}", r"\begin": r"\end"}
 
@@ -47,15 +49,25 @@ TOKEN = re.compile(
 LIST_SIGNS = (",", ";", "or", "and", r"\cup", r"\text{")
 EQUALS = ("=", r"\in")
 THOUSANDS = re.compile(r"(?<=[0-9]),(?=[0-9]{3}(?![0-9]))")
-SIGNS = re.compile(r"\\(p)m(?![a-zA-Z]) ?|\\(m)p(?![a-zA-Z]) ?")
+SIGNS = re.compile(r"\\(pm|mp)(?![a-zA-Z]) ?")
 RELATION = re.compile(r"[<>]|\\(?:le|ge|ne|lt|gt)(?![a-zA-Z])")
 NAME = re.compile(
-    r"(?:m ?)?(?:\\angle )?(?:\\?[a-zA-Z]{1,20}|[a-zA-Z]+(?: [a-zA-Z]+)+|\\text\{[^{}0-9]*\})'*(?:_(?:\{\w{1,9}\}|\w))?(?:\(\w(?:, ?\w)*\))?",
-    re.ASCII,
+    r"""(?:m\ ?)? (?:\\angle\ )?
+        (?: \([a-z](?:,\ ?[a-z])+\) | \\?[a-zA-Z]{1,20} | [a-zA-Z]+(?:\ [a-zA-Z]+)+ | \\text\{[^{}0-9]*\} )
+        '* (?:_(?:\{\w{1,9}\}|\w))? (?:\(\w(?:,\ ?\w)*\))?""",
+    re.ASCII | re.VERBOSE,
 )
-WORDS = re.compile(r"(?=.*[a-zA-Z]{3}|no$|n/a$)[a-zA-Z][a-zA-Z' /.-]*", re.IGNORECASE)
+# Words, and what is written with digits but is no number: ratios, times, numbers to a base.
+WORDS = re.compile(
+    r"""(?=.*[a-z]{3}|no$|n/a$) [a-z][a-z\ '/.-]*
+        | [0-9.]+(?:\ ?:\ ?[0-9.]+)+(?:\ ?[ap]\.?m)?
+        | [0-9a-f]+_(?:\{[0-9]+\}|[0-9])""",
+    re.ASCII | re.IGNORECASE | re.VERBOSE,
+)
+BUILDER = re.compile(r"[a-z] ?(?::|\\mid|\|) ?")
 FRACTION = r"(?:\\frac ?(?:\{ ?([0-9]+) ?\} ?\{ ?([0-9]+) ?\}|([0-9]) ?([0-9])(?![0-9]))|([0-9]+) ?/ ?([0-9]+))"
 MIXED = re.compile(rf"([-+]?)(?:([0-9]+) ?(?=\\)|([0-9]+) )?{FRACTION}")
+REPEATING = re.compile(r"(-?)([0-9]*)\.([0-9]*)\\(?:overline|bar) ?\{ ?([0-9]+) ?\}")
 SPACED = re.compile(r"[-+]?[0-9]{1,3}(?: [0-9]{3})+(?:\.[0-9]+)?")
 
 CURRENCY = {"\\$": "dollar", "$": "dollar", "€": "euro", "£": "pound", "¥": "yen", "₹": "rupee"}
@@ -68,17 +80,18 @@ ABBREVIATIONS = {
     alias: name
     for name, aliases in {
         "meter": "m metre", "centimeter": "cm centimetre", "millimeter": "mm millimetre", "kilometer": "km kilometre",
-        "inch": "in inche", "foot": "ft feet", "yard": "yd", "mile": "mi", "gram": "g", "kilogram": "kg", "milligram": "mg",
-        "pound": "lb", "ounce": "oz", "liter": "l litre", "milliliter": "ml millilitre", "second": "s sec", "minute": "min",
-        "hour": "h hr", "mile/hour": "mph", "kilometer/hour": "kph", "hertz": "hz", "°": "deg degree", "square": "sq",
-        "cubic": "cu", "/": "per",
+        "inch": "in inche", "foot": "ft feet", "yard": "yd", "mile": "mi", "gram": "g", "kilogram": "kg",
+        "milligram": "mg", "pound": "lb", "ounce": "oz", "liter": "l litre", "milliliter": "ml millilitre",
+        "second": "s sec", "minute": "min", "hour": "h hr", "mile/hour": "mph", "kilometer/hour": "kph",
+        "hertz": "hz", "°": "deg degree", "square": "sq", "cubic": "cu", "/": "per",
     }.items()
     for alias in aliases.split()
 }  # fmt: skip
-NO_UNIT = set(
-    "is are was were not isn no or and but if when then than to from of wrong right mod factorial squared cubed pi "
-    "dozen hundred thousand million billion trillion half halves third thirds quarters".split()
+NO_UNIT = re.compile(
+    r"(?:is|are|was|were|not|isn|no|or|and|but|if|when|then|than|to|from|of|wrong|right|mod|factorial|squared|cubed|pi|"
+    r"dozen|hundred|thousand|million|billion|trillion|half|halves|third|thirds|quarter|quarters)"
 )
+FUNCTION = re.compile(r"\\(?:sin|cos|tan|cot|sec|csc)(?![a-zA-Z])")  # of degrees, which are then no unit
 
 
 @dataclass(frozen=True)
@@ -109,7 +122,7 @@ class Equation:
 
 @dataclass(frozen=True)
 class Words:
-    """`letters` are its letters alone, in lower case."""
+    """`letters` are those that count: its letters, digits, colons and underscores, in lower case."""
 
     text: str
     letters: str
@@ -143,17 +156,18 @@ def read(text: str) -> Answer:
         name = sides[0] if NAME.fullmatch(sides[0]) else None
         return Equation(text, name and plain(name), tuple(map(read, sides[1:] if name else sides)))
     if SIGNS.search(text):
-        upper, lower = {"p": "+", "m": "-"}, {"p": "-", "m": "+"}
-        return Several(text, tuple(read(SIGNS.sub(lambda sign: row[sign[1]], text)) for row in (upper, lower)))  # noqa: B023
+        return Several(text, (read(_signed(text, "+", "-")), read(_signed(text, "-", "+"))))
     ends, entries = _bracketed(text)
     if ends == r"\{\}":
+        if len(entries) == 1 and (builder := BUILDER.match(entries[0])):
+            return read(entries[0][builder.end() :])
         return Several(text, tuple(map(read, entries)))
     if ends and len(entries) > 1:
         return Bracketed(text, ends, tuple(map(read, entries)))
     if ends == "()" and entries:
         return read(entries[0])
     if WORDS.fullmatch(text):
-        return Words(text, "".join(filter(str.isalpha, text.lower())))
+        return Words(text, re.sub(r"[^a-z0-9:_]", "", text.lower()))
     return _quantity(text)
 
 
@@ -164,13 +178,13 @@ def listed(text: str) -> Answer:
 
 def plain(text: str) -> str:
     """The text without what changes no meaning: delimiters of mathematics, sizes, kinds of spaces, outer groups."""
-    text = text.translate(CHARACTERS)
+    text = text.translate(CHARACTERS).strip().strip("*")
     for pattern, replacement in LOOKS:
         text = pattern.sub(replacement, text)
     before = None
     while text != before:
         before = text
-        text = text.strip(" *").lstrip("=:").rstrip(".,;").strip()
+        text = END.sub("", text.strip().lstrip("=:")).strip()
         for left, right in DELIMITERS:
             inside = text[len(left) : -len(right)]
             if text.startswith(left) and text.endswith(right) and left not in inside and len(text) > len(left + right):
@@ -200,6 +214,10 @@ def split(text: str, signs: tuple[str, ...]) -> list[str]:
     return [part for part in parts if part] or [text]
 
 
+def _signed(text: str, pm: str, mp: str) -> str:
+    return SIGNS.sub(lambda sign: pm if sign[1] == "pm" else mp, text)
+
+
 def _bracketed(text: str) -> tuple[str, list[str]]:
     """The brackets around all of `text` and the entries in them; ("", []) without."""
     left = next((left for left in ("(", "[", r"\{") if text.startswith(left)), None)
@@ -225,7 +243,8 @@ def _end(text: str, start: int) -> int:
 def _quantity(text: str) -> Quantity:
     formula, unit = _with_unit(text)
     formula = plain(formula)
-    return Quantity(text, formula, number(formula), unit)
+    value = number(formula)
+    return Quantity(text, formula if value is None else str(value), value, unit)
 
 
 def _with_unit(text: str) -> tuple[str, str]:
@@ -236,7 +255,7 @@ def _with_unit(text: str) -> tuple[str, str]:
             return sign + text[len(sign) + len(mark) :], currency
     if found := PERCENT.search(text):
         return text[: found.start()], "%"
-    if found := DEGREES.search(text):
+    if (found := DEGREES.search(text)) and not FUNCTION.search(text):
         return text[: found.start()], "°" + found[1]
     if found := UNIT.search(text):
         words, power, is_unit = found[1], found[2], True
@@ -245,7 +264,7 @@ def _with_unit(text: str) -> tuple[str, str]:
     else:
         return text, ""
     tokens = re.findall(r"[a-z]+|/", words.lower())
-    if not is_unit or not tokens or NO_UNIT & set(tokens):
+    if not is_unit or not tokens or any(map(NO_UNIT.fullmatch, tokens)):
         return text, ""
     return text[: found.start()], _unit(tokens) + (f"^{power}" if power else "")
 
@@ -281,6 +300,13 @@ def number(text: str) -> Fraction | None:
         return parse_number(text)
     if SPACED.fullmatch(text):
         return parse_number(text.replace(" ", ""))
+    if found := REPEATING.fullmatch(text):
+        sign, whole, digits, period = found.groups()
+        value = Fraction(
+            int((whole or "0") + digits + period) - int((whole or "0") + digits),
+            10 ** len(digits + period) - 10 ** len(digits),
+        )
+        return -value if sign else value
     found = MIXED.fullmatch(text)
     if found is None:
         return None

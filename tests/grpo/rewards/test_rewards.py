@@ -15,12 +15,18 @@ def completions(*texts: str) -> list[Completion]:
 
 
 def test_an_unknown_name_is_refused_with_the_names_there_are():
-    with pytest.raises(InputError, match="--reward nope.*choose from code, format, numeric, sql"):
+    with pytest.raises(InputError, match="--reward nope.*choose from choice, code, format, .*numeric, .*sql"):
         find_rewards(["numeric", "nope"])
 
 
 def test_columns_that_a_reward_needs_are_read_from_its_signature():
     assert [reward.columns for reward in find_rewards(["numeric", "format"])] == [["answer"], []]
+
+
+@pytest.mark.parametrize("spec", ["format:sections=a a", "length:ramp=0", "repetition:n=0", "safety"])
+def test_options_that_are_wrong_are_said_before_anything_is_judged(spec):
+    with pytest.raises(InputError, match=f"reward {spec.partition(':')[0]}"):
+        find_rewards([spec])
 
 
 def test_rewards_see_prompts_texts_ids_and_columns():
