@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import inspect
+import tokenize
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -51,7 +52,7 @@ def own_reward(function: RewardFunction, name: str | None = None, target: str | 
     can be read."""
     try:
         source = inspect.getsource(function)
-    except (OSError, TypeError):
+    except (OSError, TypeError, SyntaxError, tokenize.TokenError):
         source = ""
     called = name or getattr(function, "__name__", None) or type(function).__name__
     return Reward(called, 1, adapted(function), digest_of(source) if source else "", target=target)

@@ -13,6 +13,7 @@ import benchmarks.__main__
 from grpo.cli import build_parser
 from grpo.config import TrainConfig
 from grpo.options import typed_options
+from grpo.rewards import find_rewards
 
 ROOT = Path(__file__).parents[2]
 DOCS = sorted((ROOT / "docs").glob("*.md"))
@@ -64,9 +65,16 @@ def test_a_command_is_understood(command):
         assert done.code == 0 and "--help" in words, command
 
 
-@of("yaml")
+@of("yaml", [block for block in BLOCKS if not block.is_fragment])
 def test_a_configuration_is_valid(block):
     TrainConfig(**typed_options(yaml.safe_load(block.text), TrainConfig, block.page.name))
+
+
+@of("yaml", [block for block in BLOCKS if block.is_fragment])
+def test_the_parts_of_a_reward_are_valid(block, tmp_path):
+    (tmp_path / "rewards.yaml").write_text(block.text)
+    (reward,) = find_rewards([f"composite:{tmp_path}/rewards.yaml"])
+    assert reward.columns == ["answer"]
 
 
 @of("json")

@@ -23,12 +23,3 @@ def test_files_and_tests_that_a_page_names_exist(page):
 
 def functions(file: Path) -> set[str]:
     return {node.name for node in ast.parse(file.read_text(encoding="utf-8")).body if isinstance(node, ast.FunctionDef)}
-
-
-def test_every_claim_of_the_readme_is_on_the_page():
-    """Its table names test files: each of them is named in docs/trust.md, too."""
-    readme = (ROOT / "README.md").read_text(encoding="utf-8").partition("## Why trust it")[2].partition("\n## ")[0]
-    files = set(re.findall(r"`(tests/[\w/]+\.py)`", readme))
-    assert files
-    trust = (ROOT / "docs" / "trust.md").read_text(encoding="utf-8")
-    assert {file for file in files if file not in trust} == set()

@@ -82,13 +82,13 @@ def test_options_are_set_in_their_types_and_change_the_rule():
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
-        ("nothing", "there is no such reward; choose from code, .*format, .*, or name a function"),
+        ("nothing", "there is no such reward; choose from choice, code, .*, or name a function"),
         ("code:fractions=1", "'fractions=1' is no option=value of code; its options: entry_point"),
         ("code:fraction=1", "fraction is '1'; it must be true or false"),
         ("code:timeout_s=x", "timeout_s is 'x'; it must be a number"),
         ("nothing.py:f", "there is no file nothing.py"),
         ("nothing.at_all:f", "nothing.at_all cannot be loaded: ModuleNotFoundError"),
-        ("json:f", "json has no function 'f'"),
+        ("statistics:f", "statistics has no function 'f'"),
     ],
 )
 def test_what_is_not_there_is_said(spec, message):
