@@ -6,6 +6,7 @@ import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +22,8 @@ KEYS = ("reward", "weight", "if")
 
 @dataclass(frozen=True)
 class Part:
-    """One reward of several. `gate`: it counts where the part of that name gives 1 or more, or where the completion has
-    an answer at all ("answered"); elsewhere it is 0."""
+    """One reward of several. `gate`: it counts where the part of that name counts 1 or more, or where the completion
+    has an answer at all ("answered"); elsewhere it is 0."""
 
     name: str
     reward: Reward
@@ -39,6 +40,7 @@ class Composite:
 
     def __init__(self, parts: Sequence[Part]) -> None:
         self.parts = tuple(parts)
+        self.by_gates = after_their_gates(parts)
         columns = dict.fromkeys(name for part in parts for name in part.reward.columns)
         keyword = inspect.Parameter.KEYWORD_ONLY
         named = [inspect.Parameter(name, keyword) for name in ("completions", *columns)]
@@ -59,20 +61,27 @@ class Composite:
         return [value["total"] if isinstance(value, Mapping) else value for value in values]
 
     def verdict(self, values: Mapping[str, float | None], text: str) -> dict[str, float | None]:
-        counted = {
-            part.name: values[part.name] if self.is_open(part.gate, values, text) else 0.0 for part in self.parts
-        }
+        counted: dict[str, float | None] = {part.name: None for part in self.parts}
+        for part in self.by_gates:
+            counted[part.name] = values[part.name] if is_open(part.gate, counted, text) else 0.0
         weighted = [part.weight * value for part in self.parts if (value := counted[part.name]) is not None]
-        total = None if counted[self.parts[0].name] is None else math.fsum(weighted)
-        return {**counted, "total": total}
+        return {**counted, "total": None if counted[self.parts[0].name] is None else math.fsum(weighted)}
 
-    def is_open(self, gate: str | None, values: Mapping[str, float | None], text: str) -> bool:
-        if gate is None:
-            return True
-        if gate == ANSWERED:
-            return is_answered(text)
-        value = values[gate]
-        return value is not None and value >= 1
+
+def after_their_gates(parts: Sequence[Part]) -> list[Part]:
+    """The parts in an order in which each comes after the one that is its gate; raises CycleError without one."""
+    named = {part.name: part for part in parts}
+    gates = {part.name: [part.gate] if part.gate in named else [] for part in parts}
+    return [named[name] for name in TopologicalSorter(gates).static_order()]
+
+
+def is_open(gate: str | None, counted: Mapping[str, float | None], text: str) -> bool:
+    if gate is None:
+        return True
+    if gate == ANSWERED:
+        return is_answered(text)
+    value = counted[gate]
+    return value is not None and value >= 1
 
 
 def is_answered(text: str) -> bool:
@@ -101,13 +110,17 @@ def read_composite(path: str, find: Callable[[str], Reward]) -> Reward:
     parts = [_part(where, str(name), part, names, find) for name, part in content.items()]
     if parts[0].gate not in (None, ANSWERED):
         raise InputError(f"{where}: {parts[0].name} comes first and is correctness: its gate can only be {ANSWERED!r}")
+    try:
+        composite = Composite(parts)
+    except CycleError as error:
+        raise InputError(f"{where}: its gates go in a circle: {', '.join(error.args[1])}") from error
     digest = digest_of(repr([(part.name, part.reward.rule, part.weight, part.gate) for part in parts]))
     beside_sampling = all(part.reward.beside_sampling for part in parts)
-    return Reward("composite", 1, Composite(parts), digest, beside_sampling)
+    return Reward("composite", 1, composite, digest, beside_sampling)
 
 
 def _part(where: str, name: str, part: Any, names: Sequence[str], find: Callable[[str], Reward]) -> Part:
-    if name == "total" or "/" in name:
+    if name in ("total", ANSWERED) or "/" in name:
         raise InputError(f"{where}: a part cannot be called {name!r}")
     if not isinstance(part, dict) or set(part) - set(KEYS) or not isinstance(part.get("reward"), str):
         raise InputError(f"{where}: {name} is {part!r}; it must have a `reward` (text), a `weight` and perhaps an `if`")

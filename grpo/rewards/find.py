@@ -24,12 +24,16 @@ def find_rewards(specs: Sequence[str], known: Mapping[str, Reward]) -> list[Rewa
     return [_find(spec, known) for spec in specs]
 
 
-def _find(spec: str, known: Mapping[str, Reward]) -> Reward:
+def _find(spec: str, known: Mapping[str, Reward], files: Sequence[Path] = ()) -> Reward:
+    """`files`: the composites that the reward is a part of."""
     name, colon, rest = spec.rpartition(":") if "=" not in spec else spec.partition(":")
     if not colon:
         name, rest = spec, ""
     if name == "composite" and rest:
-        return read_composite(rest, lambda part: _find(part, known))
+        file = Path(rest).resolve()
+        if file in files:
+            raise InputError(f"--reward {spec}: the file is a part of itself")
+        return read_composite(rest, lambda part: _find(part, known, [*files, file]))
     if name in known:
         return _usable(_with_options(known[name], rest, spec) if rest else known[name])
     if not colon:

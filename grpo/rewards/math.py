@@ -21,9 +21,10 @@ log = logging.getLogger(__name__)
 END = 1000  # characters at the end of a text without any mark in which its answer is looked for
 
 BOX = re.compile(r"\\(?:boxed|fbox)\s*\{")
-BETWEEN_BOXES = re.compile(r"[\s$,;.]{0,20}(?:or|and|\\text\{\s?(?:or|and)\s?\})?[\s$]{0,20}")  # of boxes that give one answer together
+# What may stand between boxes that give one answer together.
+BETWEEN_BOXES = re.compile(r"[\s$,;.]{0,20}(?:or|and|\\text\{\s?(?:or|and)\s?\})?[\s$]{0,20}")
 BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
-STATED = re.compile(r"\banswers?\b[*_ ]{0,5}(?:is|are|:|=)[*_:\s]{0,5}([^\n]+)", re.IGNORECASE)
+STATED = re.compile(r"\banswers?\b[*_ ]{0,5}(?:is|are|:|=)[*_:\s]{0,5}", re.IGNORECASE)
 SENTENCE_END = re.compile(r"\.(?:\s|$)|,? (?:because|since|as|so|which) ")
 # A closing dollar sign follows no space and is followed by no digit: $5 and $6 are amounts.
 FORMULA = r"\$\$[^$]+\$\$|(?<![\\$])\$(?![\s$])[^$]+(?<![\s\\])\$(?!\d)|\\\(.+?\\\)|\\\[.+?\\\]"
@@ -111,8 +112,9 @@ def after_hashes(text: str) -> str:
 
 def stated(text: str) -> str:
     """What follows the last "answer is" or "answer:", up to the end of its sentence; "" without one."""
-    found = STATED.findall(text[-END:])
-    return SENTENCE_END.split(found[-1])[0].strip("*_ ") if found else ""
+    found = list(STATED.finditer(text, max(len(text) - END, 0)))
+    line = text[found[-1].end() :].partition("\n")[0] if found else ""
+    return SENTENCE_END.split(line)[0].strip("*_ ")
 
 
 def _closing_brace(text: str, start: int) -> int | None:

@@ -12,9 +12,17 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from grpo.rewards.math_read import Answer, Bracketed, Equation, Quantity, Several, Words, listed, read
+import sympy  # type: ignore[import-untyped]
+from latex2sympy2_extended import latex2sympy2 as latex  # type: ignore[import-untyped]
+from math_verify import verify
 
-LONGEST = 500  # characters of an answer; a longer one is none
+from grpo.rewards.math_read import Answer, Bracketed, Equation, Quantity, Several, Words, is_balanced, listed, read
+
+logging.getLogger("math_verify").setLevel(logging.CRITICAL)  # it warns of time-outs that are not set
+
+LOOKS = latex.NormalizationConfig(basic_latex=True, units=False, malformed_operators=True, nits=True, boxed="none")
+CASE = latex.ConversionConfig(lowercase_symbols=False)
+LONGEST = 300  # characters of an answer, or twice those of the data's; a longer one is none
 DIGITS = 6  # significant ones, of a decimal that stands for an irrational number
 SPACES = re.compile(r"(?<![0-9]) | (?![0-9])")  # 1 1/2 is not 11/2
 # What the parser would read as something else: numbers in a row, two points in a number, numbers to a base, ratios.
@@ -34,7 +42,7 @@ def same_answer(answer: str, gold: str) -> bool:
       brackets.
     - Words are equal but for case and what is not a letter.
     """
-    if len(answer) > LONGEST:
+    if len(answer) > max(LONGEST, 2 * len(gold)):
         return False
     try:
         return same(read(answer), read(gold))
@@ -156,8 +164,6 @@ def _verified(answer: str, gold: str) -> bool:
 
 
 def _is_equal(answer: str, gold: str) -> bool:
-    from math_verify import verify
-
     found, wanted = _parsed(answer), _parsed(gold)
     if found is None or wanted is None:
         return False
@@ -172,11 +178,9 @@ def _is_equal(answer: str, gold: str) -> bool:
 
 def _relations(expression: Any) -> list[tuple[str, Any]]:
     """Each as (sign, difference of its sides), of a chain one for each sign; only <, <=, = and != are left."""
-    from sympy import And, Rel
-
     found = []
-    for part in expression.args if isinstance(expression, And) else (expression,):
-        if not isinstance(part, Rel):
+    for part in expression.args if isinstance(expression, sympy.And) else (expression,):
+        if not isinstance(part, sympy.Rel):
             return []
         is_greater = part.rel_op in (">", ">=")
         difference = part.rhs - part.lhs if is_greater else part.lhs - part.rhs
@@ -186,9 +190,7 @@ def _relations(expression: Any) -> list[tuple[str, Any]]:
 
 def _is_multiple(one: tuple[str, Any], other: tuple[str, Any]) -> bool:
     """Whether two relations say the same because one's difference is a multiple of the other's."""
-    from sympy import simplify
-
-    ratio = simplify(one[1] / other[1])
+    ratio = sympy.simplify(one[1] / other[1])
     if one[0] != other[0] or not ratio.is_number or not ratio.is_finite or ratio.is_zero:
         return False
     return bool(ratio.is_positive) if "<" in one[0] else True
@@ -206,20 +208,15 @@ def _is_decimal_of(decimal: Any, value: Any) -> bool:
 @functools.lru_cache(maxsize=4096)
 def _parsed(text: str) -> Any:
     """The formula in SymPy with its decimals as fractions; None where math-verify's parser does not read all of it."""
-    import sympy
-    from latex2sympy2_extended import latex2sympy2 as latex
-
-    logging.getLogger("math_verify").setLevel(logging.CRITICAL)  # it warns of time-outs that are not set
-    if MISREAD.search(text):
+    if MISREAD.search(text) or not is_balanced(text):
         return None
-    looks = latex.NormalizationConfig(basic_latex=True, units=False, malformed_operators=True, nits=True, boxed="none")
     try:
         found = latex.latex2sympy(
-            latex.normalize_latex(text, looks),
+            latex.normalize_latex(text, LOOKS),
             is_real=True,
             convert_degrees=True,
             normalization_config=None,
-            conversion_config=latex.ConversionConfig(lowercase_symbols=False),
+            conversion_config=CASE,
         )
         exact: dict[Any, Any] = {value: sympy.Rational(str(value)) for value in found.atoms(sympy.Float)}
         return found.xreplace(exact | {sympy.Symbol("i", real=True): sympy.I})

@@ -214,6 +214,16 @@ def split(text: str, signs: tuple[str, ...]) -> list[str]:
     return [part for part in parts if part] or [text]
 
 
+def is_balanced(text: str) -> bool:
+    """Whether every bracket closes."""
+    depth = 0
+    for token in TOKEN.finditer(text):
+        depth += (token[0] in CLOSING) - (token[0] in CLOSING.values())
+        if depth < 0:
+            return False
+    return depth == 0
+
+
 def _signed(text: str, pm: str, mp: str) -> str:
     return SIGNS.sub(lambda sign: pm if sign[1] == "pm" else mp, text)
 

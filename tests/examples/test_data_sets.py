@@ -86,3 +86,17 @@ def test_queries_give_something_and_ordered_ones_have_no_ties():
 def test_solutions_of_code_tasks_pass_their_tests():
     for row in rows("code", "train.jsonl") + rows("code", "eval.jsonl"):
         exec("\n".join([row["solution"], *row["tests"]]), {})
+
+
+def test_solutions_of_code_tasks_get_the_full_reward_and_empty_functions_none():
+    problems = problems_of("code")[::10]
+    solutions = [f"```python\n{p.columns['solution']}\n```" for p in problems]
+    assert rewards_of("code", problems, solutions) == [(1.0,)] * len(problems)
+    assert rewards_of("code", problems, ["def solve(*_): pass"] * len(problems)) == [(0.0,)] * len(problems)
+
+
+def test_queries_get_the_full_reward_and_empty_results_none():
+    problems = problems_of("sql")
+    answers = [p.columns["answer"] for p in problems]
+    assert rewards_of("sql", problems, [f"```sql\n{answer}\n```" for answer in answers]) == [(1.0,)] * len(problems)
+    assert rewards_of("sql", problems, ["SELECT NULL WHERE 0"] * len(problems)) == [(0.0,)] * len(problems)

@@ -1,5 +1,6 @@
 """Rows from every place they may be in, and what is said of one that cannot be read."""
 
+import importlib.util
 import json
 
 import datasets
@@ -125,3 +126,15 @@ def test_a_source_must_have_a_name(source):
 def test_a_folder_of_something_else_is_refused(tmp_path):
     with pytest.raises(InputError, match="is a folder, and not one that datasets saved"):
         read_rows(str(tmp_path))
+
+
+def test_a_task_of_reasoning_gym_is_a_source():
+    (where, row), _ = read_rows("gym:chain_sum:size=2,seed=3")
+    assert where == "gym:chain_sum:size=2,seed=3 row 1"
+    assert list(row) == ["prompt", "answer", "gym_task", "gym_entry"]
+
+
+def test_reasoning_gym_is_named_where_it_is_missing(monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(InputError, match=r"gym needs reasoning-gym: pip install 'grpo-kernels\[gym\]'"):
+        read_rows("gym:chain_sum")

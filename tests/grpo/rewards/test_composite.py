@@ -72,6 +72,26 @@ def test_another_part_without_a_verdict_adds_nothing(write):
     assert scores.parts[0]["composite/other"] is None
 
 
+def test_a_part_behind_a_closed_gate_opens_none(write):
+    text = """
+correctness: {reward: numeric, weight: 1}
+last: {reward: 'tests.grpo.rewards.test_composite:always', weight: 0.1, if: form}
+form: {reward: format, weight: 0.5, if: correctness}
+"""
+    scores = score(write(text), "<answer>3</answer>", "<answer>4</answer>", "3")
+    assert [row[0] for row in scores.rows] == pytest.approx([1.6, 0.0, 1.0])
+    assert list(scores.parts[1].values()) == [0.0, 0.0, 0.0]
+
+
+def test_a_composite_may_be_a_part_but_not_of_itself(tmp_path, write):
+    (tmp_path / "inner.yaml").write_text("right: {reward: numeric, weight: 2}")
+    outer = write(f"inner: {{reward: 'composite:{tmp_path}/inner.yaml', weight: 1}}")
+    assert score(outer, "3").rows == [(2.0,)]
+    (tmp_path / "inner.yaml").write_text(f"right: {{reward: '{outer}', weight: 2}}")
+    with pytest.raises(InputError, match="the file is a part of itself"):
+        find_rewards([outer])
+
+
 def test_the_rule_changes_with_the_parts_their_weights_and_their_gates(write):
     rules = {find_rewards([write(text)])[0].rule for text in (
         GATED, GATED.replace("0.2", "0.3"), GATED.replace("if: answered", "if: correctness"),
@@ -103,6 +123,12 @@ def test_it_needs_the_columns_of_its_parts_and_may_run_beside_the_sampler_if_all
         ("a: {reward: numeric, weight: 1, if: b}", "a has the gate 'b'; it must be answered"),
         ("a: {reward: numeric, weight: 1, if: a}", "a has the gate 'a'"),
         ("a: {reward: numeric, weight: 1, if: b}\nb: {reward: format, weight: 1}", "a comes first and is correctness"),
+        (
+            "a: {reward: numeric, weight: 1}\nb: {reward: format, weight: 1, if: c}\n"
+            "c: {reward: format, weight: 1, if: b}",
+            "its gates go in a circle: b, c, b|its gates go in a circle: c, b, c",
+        ),
+        ("answered: {reward: numeric, weight: 1}", "a part cannot be called 'answered'"),
         ("total: {reward: numeric, weight: 1}", "a part cannot be called 'total'"),
         ("a/b: {reward: numeric, weight: 1}", "a part cannot be called 'a/b'"),
     ],

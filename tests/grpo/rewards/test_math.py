@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from grpo.errors import InputError
-from grpo.rewards import math, pool
+from grpo.rewards import pool
 from grpo.rewards.math import final_answer, math_reward
 from grpo.rewards.math_judge import is_readable, same_answer
 
@@ -150,7 +150,7 @@ FOOLED = [
     ("", "0"),
     ("no number", "0"),
     (r"\boxed{ }", "0"),
-    (r"\boxed{" + "4" * 501 + "}", "4" * 501),
+    (r"\boxed{" + "4" * 10_000 + "}", "4"),
 ]
 
 
@@ -173,7 +173,9 @@ def test_the_answer_of_the_data_may_be_a_number_or_a_solution():
     assert judge(SOLUTIONS) == [1.0] * len(SOLUTIONS)
 
 
-@pytest.mark.parametrize("answer", [r"\frac{1}{", "", " ", None, True, [4], float("nan"), float("inf"), r"see \boxed{}"])
+@pytest.mark.parametrize(
+    "answer", [r"\frac{1}{", "", " ", None, True, [4], float("nan"), float("inf"), r"see \boxed{}"]
+)
 def test_an_answer_that_cannot_be_read_is_refused_by_sample(answer):
     with pytest.raises(InputError, match="reward math: the answer of sample 1 is"):
         judge([("4", 4), ("4", answer)])
@@ -235,11 +237,14 @@ def test_final_answers_are_found_in_linear_time(hostile):
     assert time.perf_counter() - started < 5
 
 
-@pytest.mark.parametrize(
-    "hostile",
-    ["(" * 500, r"\{" * 250, "{" * 500, "-" * 500, "1" + " " * 499, "5 " + "a " * 249, "$" * 500, r"\pm" * 160, "1," * 250,
-     "=" * 500, r"\text{" * 80, r"\frac" * 100, "x_" * 250, r"\sqrt " * 80, "^" * 500, "5" + r"\text{ " * 60, "or " * 160],
-)  # fmt: skip
+HOSTILE = [
+    "(" * 300, r"\{" * 150, "{" * 300, "[" * 150 + "]" * 150, "-" * 300, "1" + " " * 299, "5 " + "a " * 149, "$" * 300,
+    r"\pm" * 100, "1," * 150, "=" * 300, r"\text{" * 50, r"\frac" * 60, "x_" * 150, r"\sqrt " * 50, "^" * 300,
+    "(1+" * 75 + "1" + ")" * 75, r"5\text{ " * 30, "or " * 100, "|" * 300, "!" * 300,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("hostile", HOSTILE)
 def test_hostile_answers_are_wrong_and_cheap(hostile):
     started = time.perf_counter()
     assert not same_answer(hostile, "3")
@@ -283,7 +288,10 @@ def fraction_forms(value: Fraction, factor: int) -> list[str]:
         f"x = {value.numerator}/{bottom}",
     ]
     if whole and rest:
-        forms += [with_sign(rf"{whole}\frac{{{rest}}}{{{bottom}}}", value), with_sign(f"{whole} {rest}/{bottom}", value)]
+        forms += [
+            with_sign(rf"{whole}\frac{{{rest}}}{{{bottom}}}", value),
+            with_sign(f"{whole} {rest}/{bottom}", value),
+        ]
     return forms
 
 
@@ -329,7 +337,3 @@ def test_lists_in_any_order_are_equal_and_tuples_only_in_theirs(values, random):
 def test_any_text_has_a_verdict(text):
     assert same_answer(text, r"\frac{1}{3}") in (True, False)
     assert is_readable(text) in (True, False)
-
-
-def test_the_longest_pattern_of_units_is_known_to_the_extraction():
-    assert math.final_answer("it takes 5 hrs") == "5 hrs"
