@@ -9,7 +9,7 @@ demo: $(INSTALLED)
 	$(BIN)/grpo train
 
 test: $(INSTALLED)
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n auto --dist loadfile
 
 check: $(INSTALLED)
 	$(BIN)/ruff check .

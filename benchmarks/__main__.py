@@ -16,10 +16,10 @@ def build_parser() -> argparse.ArgumentParser:
         "suite",
         nargs="?",
         default="quick",
-        choices=("quick", "sweep", "gpu", "kernels", "memory", "trainer", "check"),
+        choices=("quick", "sweep", "gpu", "kernels", "memory", "trainer", "rewards", "check"),
         help="quick (default): within 3 minutes on two cores; sweep: a grid of sizes; gpu: within 8 minutes on a GPU; "
         "kernels: what compilers make of ours, without a GPU; memory: simulated peaks of training steps; trainer: "
-        "ours and TRL's on the CPU; check: against the committed baseline",
+        "ours and TRL's on the CPU; rewards: completions judged a second; check: against the committed baseline",
     )
     parser.add_argument("--quick", dest="shortcut", action="store_const", const="quick", help="as: quick")
     parser.add_argument("--gpu", dest="shortcut", action="store_const", const="gpu", help="as: gpu")
@@ -59,6 +59,10 @@ def run(suite: str, device: str, folder: Path, update: bool) -> int:
         from .trainer import run_trainer
 
         return run_trainer(folder)
+    if suite == "rewards":
+        from .rewards import run_rewards
+
+        return run_rewards(folder)
     if suite == "check":
         from .check import run_check
 

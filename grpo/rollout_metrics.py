@@ -11,6 +11,7 @@ from grpo.advantages import all_equal
 from grpo.difficulty import success_rate
 from grpo.evaluate import answer_of
 from grpo.groups import Completion, Group, is_right
+from grpo.rewards.repetition import repeated_share
 
 NGRAM = 4
 SHORTEST_COMPRESSED = 100  # bytes; below, the compressor's own header decides
@@ -84,10 +85,9 @@ def text_metrics(groups: Sequence[Group]) -> dict[str, float]:
     }
 
 
-def repeated_ngrams(completion: Completion, n: int = NGRAM) -> float | None:
-    """1 - different n-grams / n-grams of the tokens; None for a completion of fewer than n tokens."""
-    ngrams = [completion.ids[i : i + n] for i in range(len(completion.ids) - n + 1)]
-    return 1 - len(set(ngrams)) / len(ngrams) if ngrams else None
+def repeated_ngrams(completion: Completion) -> float | None:
+    """The share of 4-grams of tokens that were there before; None for a completion of fewer than 4."""
+    return repeated_share(completion.ids, NGRAM) if len(completion.ids) >= NGRAM else None
 
 
 def compressible(text: str) -> float | None:

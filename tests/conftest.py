@@ -9,7 +9,7 @@ workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
 if workers > 1:  # what tests start takes no more threads than they do
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, cores // workers)))
 
-import torch
+import torch  # noqa: E402
 
 if "OMP_NUM_THREADS" not in os.environ:
     torch.set_num_threads(cores)

@@ -11,9 +11,16 @@ from grpo.groups import Completion
 from grpo.rewards.reward import Reward
 
 
-def call(reward: Reward, completions: Sequence[Completion]) -> object:
-    """What the reward's function returns."""
-    return call_function(reward.function, arguments(completions))
+class OverTime(Exception):
+    """A call that took longer than it may."""
+
+    def __init__(self, limit_s: float) -> None:
+        super().__init__(f"it took more than {limit_s:g} s")
+
+
+def call(reward: Reward, completions: Sequence[Completion], limit_s: float | None = None) -> object:
+    """What the reward's function returns; raises OverTime where one that is async waits longer than `limit_s` (s)."""
+    return call_function(reward.function, arguments(completions), limit_s)
 
 
 def arguments(completions: Sequence[Completion]) -> dict[str, list[Any]]:
@@ -27,11 +34,15 @@ def arguments(completions: Sequence[Completion]) -> dict[str, list[Any]]:
     }
 
 
-def call_function(function: Callable[..., Any], given: Mapping[str, Any]) -> object:
-    """What the function returns; one that is async is waited for."""
+def call_function(function: Callable[..., Any], given: Mapping[str, Any], limit_s: float | None = None) -> object:
+    """What the function returns; one that is async is waited for. Raises OverTime where that is over `limit_s` (s)."""
     result = function(**given)
-    return asyncio.run(_awaited(result)) if inspect.isawaitable(result) else result
+    return asyncio.run(_awaited(result, limit_s)) if inspect.isawaitable(result) else result
 
 
-async def _awaited(result: Any) -> Any:
-    return await result
+async def _awaited(result: Any, limit_s: float | None) -> Any:
+    task = asyncio.ensure_future(result)
+    done, _ = await asyncio.wait([task], timeout=limit_s)
+    if not done:
+        raise OverTime(limit_s or 0.0)
+    return task.result()

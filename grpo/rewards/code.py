@@ -7,7 +7,6 @@ the standard library and nothing else.
 from __future__ import annotations
 
 import collections
-import functools
 import logging
 import math
 import os
@@ -58,8 +57,6 @@ def code_reward(
         _plan(value, _at(entry_point, number), _at(test_setup_code, number), number)
         for number, value in enumerate(tests)
     ]
-    if unsafe_sandbox:
-        _warn_unsafe()
     limits = Limits(wall_s=timeout_s, cpu_s=math.ceil(timeout_s), memory_bytes=memory_mb << 20)
     reasons: collections.Counter[str] = collections.Counter()
 
@@ -76,12 +73,6 @@ def code_reward(
     for reason, count in reasons.items():
         log.warning("reward code: no verdict on %d of %d completions: %s", count, len(completions), reason)
     return rewards
-
-
-@functools.cache
-def _warn_unsafe() -> None:
-    """Once a process."""
-    log.warning("reward code: unsafe_sandbox: what completions write runs without a sandbox, with limits alone")
 
 
 class Unjudged(Exception):

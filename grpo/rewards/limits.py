@@ -13,16 +13,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from grpo.groups import Completion
-from grpo.rewards.calls import arguments, call
+from grpo.rewards.calls import OverTime, arguments, call
 from grpo.rewards.pool import Failed, shared_pool
 from grpo.rewards.reward import Reward
 
 MEMORY_BYTES = 16 << 30
 GRACE_S = 1.0
-
-
-class OverTime(Exception):
-    """A call that took longer than it may."""
 
 
 class Raised(Exception):
@@ -36,7 +32,7 @@ def call_within(reward: Reward, completions: Sequence[Completion], limit_s: floa
     pool = shared_pool("grpo.rewards.own_work:judge", 1, MEMORY_BYTES)
     (result,) = pool.map([(reward.target, arguments(completions))], limit_s)
     if isinstance(result, Failed):
-        raise OverTime(result.reason) if result.reason.startswith("it took") else Raised(result.reason)
+        raise OverTime(limit_s) if result.reason.startswith("it took") else Raised(result.reason)
     return result
 
 
@@ -45,7 +41,7 @@ def _in_thread(reward: Reward, completions: Sequence[Completion], limit_s: float
 
     def work() -> None:
         try:
-            found["result"] = call(reward, completions)
+            found["result"] = call(reward, completions, limit_s)
         except BaseException as error:
             found["error"] = error
 
@@ -55,7 +51,7 @@ def _in_thread(reward: Reward, completions: Sequence[Completion], limit_s: float
     if thread.is_alive():
         ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident or 0), ctypes.py_object(SystemExit))
         thread.join(GRACE_S)
-        raise OverTime(f"it took more than {limit_s:g} s")
+        raise OverTime(limit_s)
     if "error" in found:
         error = found["error"]
         raise error if isinstance(error, Exception) else Raised(f"{type(error).__name__}: {error}")

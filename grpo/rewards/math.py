@@ -8,6 +8,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Sequence
+from math import isfinite
 from typing import Any
 
 from grpo.errors import InputError
@@ -127,7 +128,8 @@ def _closing_brace(text: str, start: int) -> int | None:
 
 
 def _gold(value: Any, number: int) -> str:
-    if isinstance(value, bool) or not isinstance(value, (int, float, str)) or str(value).strip() in ("", "nan", "inf"):
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool) and isfinite(value)
+    if not is_number and not (isinstance(value, str) and value.strip()):
         raise InputError(f"reward math: the answer of sample {number} is {value!r}; it must be a number or text")
     text = str(value)
     return final_answer(text) if "\\boxed" in text or "####" in text else text

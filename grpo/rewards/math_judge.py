@@ -25,8 +25,10 @@ CASE = latex.ConversionConfig(lowercase_symbols=False)
 LONGEST = 300  # characters of an answer, or twice those of the data's; a longer one is none
 DIGITS = 6  # significant ones, of a decimal that stands for an irrational number
 SPACES = re.compile(r"(?<![0-9]) | (?![0-9])")  # 1 1/2 is not 11/2
-# What the parser would read as something else: numbers in a row, two points in a number, numbers to a base, ratios.
-MISREAD = re.compile(r"(?<!_)[0-9.] +[0-9]|[0-9]\.[0-9]*\.|[0-9]_|[0-9] ?: ?[0-9]|[^\x00-\x7f]")
+PRIMES = re.compile(r"([a-zA-Z])('+)")  # the parser leaves them out
+# What the parser would read as something else, or only after long: numbers in a row, two points in a number, numbers to
+# a base, ratios, quotes, subscripts of subscripts.
+MISREAD = re.compile(r"(?<!_)[0-9.] +[0-9]|[0-9]\.[0-9]*\.|[0-9]_|[0-9] ?: ?[0-9]|['\"]|_\w_|[^\x00-\x7f]")
 
 
 def same_answer(answer: str, gold: str) -> bool:
@@ -73,7 +75,9 @@ def same(answer: Answer, gold: Answer) -> bool:
         return answer.ends == gold.ends and _in_order(answer.items, gold.items)
     if isinstance(answer, Quantity) and isinstance(gold, Quantity):
         return _same_quantity(answer, gold)
-    return _verified(answer.text, gold.text)
+    # An interval and a condition or a union.
+    is_number = any(isinstance(one, Quantity) and one.number is not None for one in (answer, gold))
+    return not is_number and _verified(answer.text, gold.text)
 
 
 def _same_equation(answer: Answer, gold: Answer) -> bool:
@@ -132,7 +136,11 @@ def _same_quantity(answer: Quantity, gold: Quantity) -> bool:
 def _same_value(answer: Quantity, gold: Quantity) -> bool:
     if answer.number is not None and gold.number is not None:
         return answer.number == gold.number
-    return _verified(answer.formula, gold.formula)
+    return (
+        _verified(answer.formula, gold.formula)
+        or _is_decimal_of(answer, gold.formula)
+        or _is_decimal_of(gold, answer.formula)
+    )
 
 
 def _same_percentage(answer: Quantity, gold: Quantity) -> bool:
@@ -170,8 +178,8 @@ def _is_equal(answer: str, gold: str) -> bool:
     given, conditions = _relations(found), _relations(wanted)
     if given and conditions:
         return len(given) == len(conditions) and all(any(_is_multiple(one, two) for two in given) for one in conditions)
-    if _is_decimal_of(found, wanted) or _is_decimal_of(wanted, found):
-        return True
+    if not _agree_somewhere(found, wanted):
+        return False
     # Time-outs by SIGALRM are left to whoever runs this: they hold in a main thread alone.
     return bool(verify(wanted, found, timeout_seconds=None, allow_set_relation_comp=True))
 
@@ -196,18 +204,35 @@ def _is_multiple(one: tuple[str, Any], other: tuple[str, Any]) -> bool:
     return bool(ratio.is_positive) if "<" in one[0] else True
 
 
-def _is_decimal_of(decimal: Any, value: Any) -> bool:
-    """Whether a rational number is an irrational one to as many digits as count."""
-    if not (getattr(decimal, "is_Rational", False) and getattr(value, "is_number", False) and value.is_real):
+def _agree_somewhere(found: Any, wanted: Any) -> bool:
+    """Whether two formulas have one value at some point. math-verify takes any difference below 1e-15 for none."""
+    if not (isinstance(found, sympy.Expr) and isinstance(wanted, sympy.Expr)):
+        return True
+    names = sorted(found.free_symbols | wanted.free_symbols, key=str)
+    point = {name: sympy.Rational(3 + 2 * place, 7) for place, name in enumerate(names)}
+    one, two = (value.subs(point).evalf(30) for value in (found, wanted))
+    if not (one.is_number and two.is_number and one.is_finite and two.is_finite) or one.is_zero or two.is_zero:
+        return True
+    return bool(abs(one - two) <= 1e-15 * abs(two))
+
+
+def _is_decimal_of(decimal: Quantity, formula: str) -> bool:
+    """Whether a number that is written with a point is an irrational one to as many digits as count."""
+    value = _parsed(formula)
+    if decimal.number is None or "." not in decimal.text or value is None:
         return False
-    if value.is_rational is not False and value.doit().is_Rational:
+    try:
+        if not (value.is_number and value.is_real) or value.doit().is_Rational:
+            return False
+        return f"{float(decimal.number):.{DIGITS - 1}e}" == f"{float(value):.{DIGITS - 1}e}"
+    except (AttributeError, TypeError, OverflowError):  # of sets and matrices; of numbers that no float can hold
         return False
-    return f"{float(decimal):.{DIGITS - 1}e}" == f"{float(value.evalf()):.{DIGITS - 1}e}"
 
 
 @functools.lru_cache(maxsize=4096)
 def _parsed(text: str) -> Any:
     """The formula in SymPy with its decimals as fractions; None where math-verify's parser does not read all of it."""
+    text = PRIMES.sub(lambda primed: f"{primed[1]}_{{{'p' * len(primed[2])}}}", text)
     if MISREAD.search(text) or not is_balanced(text):
         return None
     try:

@@ -60,10 +60,11 @@ NAME = re.compile(
 # Words, and what is written with digits but is no number: ratios, times, numbers to a base.
 WORDS = re.compile(
     r"""(?=.*[a-z]{3}|no$|n/a$) [a-z][a-z\ '/.-]*
-        | [0-9.]+(?:\ ?:\ ?[0-9.]+)+(?:\ ?[ap]\.?m)?
+        | [0-9.]+(?:\ ?:\ ?[0-9.]+)+(?:\ *[ap]\.?m\.?)?
         | [0-9a-f]+_(?:\{[0-9]+\}|[0-9])""",
     re.ASCII | re.IGNORECASE | re.VERBOSE,
 )
+TEXT = re.compile(r"\\text\{([^{}]*)\}")
 BUILDER = re.compile(r"[a-z] ?(?::|\\mid|\|) ?")
 FRACTION = r"(?:\\frac ?(?:\{ ?([0-9]+) ?\} ?\{ ?([0-9]+) ?\}|([0-9]) ?([0-9])(?![0-9]))|([0-9]+) ?/ ?([0-9]+))"
 MIXED = re.compile(rf"([-+]?)(?:([0-9]+) ?(?=\\)|([0-9]+) )?{FRACTION}")
@@ -74,7 +75,7 @@ CURRENCY = {"\\$": "dollar", "$": "dollar", "€": "euro", "£": "pound", "¥": 
 PERCENT = re.compile(r" ?(?:\\?%|percent|\\text\{ ?percent ?\})$")
 DEGREES = re.compile(r" ?(?:\^ ?\{? ?\\circ ?\}?|\\degree) ?(?:\\text\{ ?)?([CF]?)\}?$")
 POWER = r"(?:\^\{?([23])\}?)?$"
-UNIT = re.compile(r"(?<=\S) ?\\text\{ ?([^{}]*?) ?\}" + POWER)
+UNIT = re.compile(r"(?<=\S) ?\\text\{ ?([^{}0-9]*?) ?\}" + POWER)
 BARE_UNIT = re.compile(r"(?:(?<=[0-9})])|(?<=\\pi ))( ?)([a-zA-Z][a-zA-Z/. ]*)" + POWER)
 ABBREVIATIONS = {
     alias: name
@@ -88,8 +89,8 @@ ABBREVIATIONS = {
     for alias in aliases.split()
 }  # fmt: skip
 NO_UNIT = re.compile(
-    r"(?:is|are|was|were|not|isn|no|or|and|but|if|when|then|than|to|from|of|wrong|right|mod|factorial|squared|cubed|pi|"
-    r"dozen|hundred|thousand|million|billion|trillion|half|halves|third|thirds|quarter|quarters)"
+    r"(?:is|are|was|were|not|isn|no|or|and|but|if|when|then|than|to|from|of|wrong|right|maybe|perhaps|"
+    r"mod|factorial|squared|cubed|pi|dozen|hundred|thousand|million|billion|trillion|half|halves|third|thirds|quarter|quarters)"
 )
 FUNCTION = re.compile(r"\\(?:sin|cos|tan|cot|sec|csc)(?![a-zA-Z])")  # of degrees, which are then no unit
 
@@ -166,8 +167,9 @@ def read(text: str) -> Answer:
         return Bracketed(text, ends, tuple(map(read, entries)))
     if ends == "()" and entries:
         return read(entries[0])
-    if WORDS.fullmatch(text):
-        return Words(text, re.sub(r"[^a-z0-9:_]", "", text.lower()))
+    words = TEXT.sub(r"\1", text)
+    if WORDS.fullmatch(words):
+        return Words(text, re.sub(r"[^a-z0-9:_]", "", words.lower()))
     return _quantity(text)
 
 
@@ -312,10 +314,8 @@ def number(text: str) -> Fraction | None:
         return parse_number(text.replace(" ", ""))
     if found := REPEATING.fullmatch(text):
         sign, whole, digits, period = found.groups()
-        value = Fraction(
-            int((whole or "0") + digits + period) - int((whole or "0") + digits),
-            10 ** len(digits + period) - 10 ** len(digits),
-        )
+        before = (whole or "0") + digits
+        value = Fraction(int(before + period) - int(before), 10 ** len(digits) * (10 ** len(period) - 1))
         return -value if sign else value
     found = MIXED.fullmatch(text)
     if found is None:

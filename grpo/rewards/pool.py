@@ -88,6 +88,7 @@ class _Worker:
     def __init__(self, target: str, memory_bytes: int) -> None:
         self._command = [sys.executable, "-m", "grpo.rewards.worker", target, str(memory_bytes)]
         self._process: subprocess.Popen[bytes] | None = None
+        self._lifeline = -1  # closes with this process, which ends the other
         self._read = b""
 
     def call(self, arguments: tuple[Any, ...], timeout_s: float) -> Any:
@@ -116,6 +117,7 @@ class _Worker:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
+        os.close(self._lifeline)
         for stream in (process.stdin, process.stdout):
             with contextlib.suppress(BrokenPipeError):
                 if stream is not None:
@@ -124,14 +126,17 @@ class _Worker:
     def _start(self) -> None:
         self.kill()
         self._read = b""
+        its_end, self._lifeline = os.pipe()
         self._process = subprocess.Popen(
-            self._command,
+            [*self._command, str(its_end)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             start_new_session=True,
+            pass_fds=(its_end,),
             env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)},
         )
+        os.close(its_end)
         line = self._line(START_S)
         answer = {"error": "it does not start"} if line is None else json.loads(line)
         if "error" in answer:

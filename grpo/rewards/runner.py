@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from grpo.errors import InputError
 from grpo.groups import Completion
-from grpo.rewards.calls import call
-from grpo.rewards.limits import OverTime, call_within
+from grpo.rewards.calls import OverTime, call
+from grpo.rewards.limits import call_within
 from grpo.rewards.pool import close_shared_pools
 from grpo.rewards.reward import Reward
 from grpo.rewards.verdicts import Verdict, checked

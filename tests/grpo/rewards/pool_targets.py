@@ -1,5 +1,6 @@
 """What the processes of test_pool.py run."""
 
+import itertools
 import os
 import signal
 import sys
@@ -10,6 +11,8 @@ def work(kind: str, value: float = 0.0):
     if kind == "loop":
         while True:
             pass
+    if kind == "loop in C":
+        sum(itertools.repeat(0))
     if kind == "die":
         os.kill(os.getpid(), signal.SIGKILL)
     if kind == "eat":

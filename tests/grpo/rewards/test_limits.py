@@ -1,5 +1,6 @@
 """A function of the user's own that hangs costs its samples alone, and does not go on running."""
 
+import asyncio
 import threading
 import time
 
@@ -87,6 +88,23 @@ def test_a_function_in_memory_runs_in_a_thread_that_is_interrupted():
     before = busy_threads()
     scores = RewardRunner([Reward("mine", 1, judge)], timeout_s=0.3).score(completions("a", "loop", "b"))
     assert scores.rows == [(1.0,), (None,), (1.0,)]
+    assert scores.failures[0].reason == "it took more than 0.3 s"
+    assert ended.is_set() and busy_threads() == before
+
+
+def test_an_async_function_in_memory_is_cancelled_while_it_waits():
+    ended = threading.Event()
+
+    async def later(completions, **_):
+        try:
+            await asyncio.sleep(60 if "loop" in completions else 0)
+        finally:
+            ended.set()
+        return [1.0] * len(completions)
+
+    before = busy_threads()
+    scores = RewardRunner([Reward("mine", 1, later)], timeout_s=0.3).score(completions("a", "loop"))
+    assert scores.rows == [(1.0,), (None,)]
     assert scores.failures[0].reason == "it took more than 0.3 s"
     assert ended.is_set() and busy_threads() == before
 

@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from grpo.errors import InputError
-from grpo.rewards.sql import Judge, sql_reward
+from grpo.rewards.sql import sql_reward
 from grpo.rewards.sql_judge import Result, orders, same_result
 
 DATABASE = """
@@ -104,7 +104,10 @@ REFUSED = {
     "begin": "BEGIN",
     "two statements": "SELECT 4; SELECT 4",
 }
+# A search that SQLite cannot be interrupted in.
+UNENDING = "SELECT instr(hex(zeroblob(4000000)), hex(zeroblob(2000000)) || '1')"
 HEAVY = {
+    "one function without end": UNENDING,
     "rows without end": "WITH RECURSIVE n(i) AS (SELECT 4 UNION ALL SELECT 4 FROM n) SELECT i FROM n",
     "counting without end": "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT COUNT(*) FROM n",
     "a long text": "SELECT length(printf('%.*c', 2000000000, 'x'))",
@@ -145,15 +148,10 @@ def test_what_takes_too_much_is_wrong_and_the_rest_of_the_batch_right():
     assert time.monotonic() - started < len(HEAVY) * 1.5 + 2
 
 
-def test_a_judge_that_is_killed_is_replaced():
-    request = {"engine": "sqlite", "database": DATABASE, "answer": FOUR, "timeout_s": 9.0, "max_rows": 9}
-    judge = Judge("sqlite", 1 << 30)
-    try:
-        hangs = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT COUNT(*) FROM n"
-        assert judge.verdict(request | {"query": hangs}, 0.3) == {"right": False}
-        assert judge.verdict(request | {"query": "SELECT 4"}, 5.0) == {"right": True}
-    finally:
-        judge.close()
+def test_an_answer_that_does_not_end_is_refused_where_the_same_query_is_wrong():
+    assert judge([UNENDING, FOUR], timeout_s=0.1) == [0.0, 1.0]
+    with pytest.raises(InputError, match="the answer of sample 1 fails on its database: it takes too long"):
+        judge([FOUR, FOUR], [FOUR, UNENDING], timeout_s=0.1)
 
 
 def test_a_query_cannot_change_what_the_next_one_sees():
