@@ -93,6 +93,9 @@ class Collector:
         with Verification(self.rewards) as verification:
             sampled = self.sample([task for _, task, _ in own], [size for _, _, size in own], verification.add)
             waiting = time.perf_counter()
+            told = {id(completion) for completion in verification.completions}
+            # Of an engine that does not tell of groups as they come, all of them.
+            verification.add([one for group in sampled for one in group if id(one) not in told])
             scores = verification.finish()
         collected.seconds["rollout"] += waiting - started
         collected.seconds["rewards"] += time.perf_counter() - waiting

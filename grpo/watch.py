@@ -96,7 +96,8 @@ class Watch:
     def headline(self) -> Text:
         left = time_left(self.metrics.rows, self.max_steps)
         end = "done" if self.is_over else "" if left is None else f"about {timedelta(seconds=round(left))} left"
-        return Text(f"{printable(str(self.run))}  step {self.step} of {self.max_steps}  {end}".rstrip(), style="bold")
+        parts = (f"step {self.step} of {self.max_steps}", end, printable(str(self.run)))
+        return Text("  ".join(filter(None, parts)), style="bold")
 
 
 def curves(rows: Sequence[dict[str, Any]]) -> Table:

@@ -77,7 +77,7 @@ BAD_INPUT = {
     "prompt too long": ([*ROWS, {"prompt": "1" * 70, "answer": 1}], [], "passes the model's maximum of 64"),
     "one row": (ROWS[:1], [], "add rows, lower --eval-size, or give --eval-data"),
     "missing eval file": (ROWS, ["--eval-data", "nothing.jsonl"], "nothing.jsonl does not exist"),
-    "unknown reward": (ROWS, ["--reward", "numerik"], "choose from code, format, numeric, sql"),
+    "unknown reward": (ROWS, ["--reward", "numerik"], "choose from choice, code, format"),
     "impossible option": (ROWS, ["--temperature", "0"], "--temperature 0.0: must be a positive number"),
     "loss option": (ROWS, ["--epsilon_high", "-1"], "epsilon_high"),
     "unknown module": (ROWS, ["--lora-target-modules", "nothing"], "--lora-target-modules nothing"),

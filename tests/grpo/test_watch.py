@@ -4,8 +4,10 @@ import io
 import json
 import os
 import pty
+import select
 import subprocess
 import sys
+import time
 
 import pytest
 from rich.console import Console
@@ -73,14 +75,21 @@ def test_in_a_terminal_it_follows_the_run_to_its_end(run):
     command = [sys.executable, "-m", "grpo", "watch", str(run), "--interval", "0.05"]
     with subprocess.Popen(command, stdout=terminal, stdin=terminal, env=os.environ | {"TERM": "xterm"}) as watching:
         os.close(terminal)
-        seen = b""
-        while b"step 3 of 10" not in seen:
-            seen += os.read(screen, 4096)
-        write(run, "metrics", {"step": 10, "reward": 1.0})
-        while b"step 10 of 10" not in seen:
-            seen += os.read(screen, 4096)
-        assert watching.wait(30) == 0
-    os.close(screen)
+        try:
+            wait_for(b"step 3 of 10", screen)
+            write(run, "metrics", {"step": 10, "reward": 1.0})
+            wait_for(b"step 10 of 10", screen)
+            assert watching.wait(30) == 0
+        finally:
+            watching.kill()
+            os.close(screen)
+
+
+def wait_for(text: bytes, screen: int, limit_s: float = 60.0) -> None:
+    seen, deadline = b"", time.monotonic() + limit_s
+    while text not in seen:
+        assert select.select([screen], [], [], max(0.0, deadline - time.monotonic()))[0], seen[-4096:]
+        seen += os.read(screen, 4096)
 
 
 def test_rows_are_read_as_they_come_and_half_ones_are_left(tmp_path):

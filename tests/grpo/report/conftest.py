@@ -80,8 +80,9 @@ class RunFolder:
         return folder
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
+    """Not for longer: while it is open, nothing else in the process can have an event loop."""
     with sync_playwright() as playwright:
         started = playwright.chromium.launch(executable_path=shutil.which("chromium"))
         yield started
