@@ -7,11 +7,13 @@ that what slows a round down slows down both of its sides; medians and quartiles
 from __future__ import annotations
 
 import json
+import os
 import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -160,15 +162,17 @@ def _quartiles(values: list[float]) -> tuple[float, float]:
     return low, high
 
 
-def with_cpu_peaks(results: Sequence[Result], has_time: Callable[[], bool] = lambda: True) -> list[Result]:
-    """The results of a case with peak memory where there was time: a fresh process for each contender."""
+def with_cpu_peaks(results: Sequence[Result]) -> list[Result]:
+    """The results of a case with peak memory: a fresh process for each contender, two at a time."""
     found = {contender.name: contender for contender in contenders_of(results[0].case)}
-    return [
-        replace(result, peak_bytes=cpu_peak(found[result.contender], result.case))
-        if result.status == "right" and has_time()
-        else result
-        for result in results
-    ]
+
+    def measured(result: Result) -> Result:
+        if result.status != "right":
+            return result
+        return replace(result, peak_bytes=cpu_peak(found[result.contender], result.case))
+
+    with ThreadPoolExecutor(2) as pool:
+        return list(pool.map(measured, results))
 
 
 def cuda_peak(contender: Contender, x: Inputs) -> int:
@@ -187,5 +191,6 @@ def cpu_peak(contender: Contender, case: Case) -> int | None:
     if not Path("/proc/self/clear_refs").exists():
         return None
     arguments = [sys.executable, "-m", "benchmarks.peak", contender.name, json.dumps(asdict(case))]
-    result = subprocess.run(arguments, capture_output=True, text=True, check=True)
+    one_thread = os.environ | {"OMP_NUM_THREADS": "1"}
+    result = subprocess.run(arguments, capture_output=True, text=True, check=True, env=one_thread)
     return int(result.stdout.split()[-1])
