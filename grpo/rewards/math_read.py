@@ -18,6 +18,7 @@ CHARACTERS = str.maketrans(
         "÷": r"\div ", "≤": r"\le ", "≥": r"\ge ", "≠": r"\ne ",
         "≈": r"\approx ", "±": r"\pm ", "∪": r"\cup ", "∩": r"\cap ",
         "∈": r"\in ", "∅": r"\emptyset ", "°": r"^\circ ", "²": "^2", "³": "^3", "\xa0": " ",
+        "½": r"\frac{1}{2}", "⅓": r"\frac{1}{3}", "⅔": r"\frac{2}{3}", "¼": r"\frac{1}{4}", "¾": r"\frac{3}{4}",
     }
 )  # fmt: skip
 # What only changes how a formula looks, in this order.

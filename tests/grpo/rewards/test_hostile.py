@@ -28,7 +28,7 @@ LONG = [
     "<think>" * 10**5, '{"a":[' + "{}," * 10**4 + "{}]}", "\x1b[31m" * 10**4, "🙂" * 10**5,
 ]  # fmt: skip
 
-COSTLY = ("code", "sql")  # a process for every completion
+COSTLY = ("code",)  # two sandboxes for every completion
 POLICY = "- {name: a, pattern: '(?i)drop table', score: -1}\n- {name: b, pattern: '[(]{3}', score: -0.5}\n"
 SCHEMA = {"type": "object", "properties": {"a": {"type": ["integer", "null"], "multipleOf": 0.1}}, "uniqueItems": True}
 COMPOSITE = Reward(
