@@ -1,7 +1,7 @@
 """Code: 1 if the completion's code passes the tests of its row, else 0; or the share of the tests that it passes.
 
 The code runs in a sandbox (`grpo.sandbox`), the tests in another, and only plain data passes between them. There is
-the standard library and nothing else.
+the standard library and nothing else. What does not compile needs no sandbox to be wrong.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from typing import Any
 from grpo.errors import InputError
 from grpo.rewards.blocks import last_block
 from grpo.rewards.code_tests import Calls, Programs, parse_tests
-from grpo.sandbox import Limits, SandboxError, judge, run_python
+from grpo.rewards.pool import Failed, shared_pool
+from grpo.sandbox import Limits, SandboxError, encodable, judge, run_python
 
 log = logging.getLogger(__name__)
 
@@ -60,16 +61,22 @@ def code_reward(
     limits = Limits(wall_s=timeout_s, cpu_s=math.ceil(timeout_s), memory_bytes=memory_mb << 20)
     reasons: collections.Counter[str] = collections.Counter()
 
-    def one(completion: str, plan: Programs | Calls) -> float | None:
+    def one(code: str, compiles: bool | Failed, plan: Programs | Calls) -> float | None:
+        if compiles is False:
+            return 0.0
         try:
-            passed, total = _passed(last_block(completion, PYTHON), plan, limits, fraction, unsafe_sandbox)
+            passed, total = _passed(code, plan, limits, fraction, unsafe_sandbox)
         except (SandboxError, Unjudged) as error:
             reasons[str(error)] += 1
             return None
         return passed / total if fraction else float(passed == total)
 
-    with ThreadPoolExecutor(workers or os.cpu_count() or 1) as pool:
-        rewards = list(pool.map(one, completions, plans))
+    at_once = workers or os.cpu_count() or 1
+    codes = [encodable(last_block(completion, PYTHON)) for completion in completions]
+    compiler = shared_pool("grpo.rewards.code_work:is_program", at_once, memory_mb << 20)
+    compiled = compiler.map([(code,) for code in codes], timeout_s)
+    with ThreadPoolExecutor(at_once) as pool:
+        rewards = list(pool.map(one, codes, compiled, plans))
     for reason, count in reasons.items():
         log.warning("reward code: no verdict on %d of %d completions: %s", count, len(completions), reason)
     return rewards

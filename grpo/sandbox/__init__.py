@@ -6,7 +6,7 @@
 """
 
 from grpo.sandbox.process import Limits, SandboxError
-from grpo.sandbox.program import Outcome, run_python
+from grpo.sandbox.program import Outcome, encodable, run_python
 from grpo.sandbox.verdict import Unit, Verdict, judge
 
-__all__ = ["Limits", "Outcome", "SandboxError", "Unit", "Verdict", "judge", "run_python"]
+__all__ = ["Limits", "Outcome", "SandboxError", "Unit", "Verdict", "encodable", "judge", "run_python"]

@@ -9,6 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from grpo.errors import InputError
+from grpo.rewards import code
 from grpo.rewards.code import code_reward, same_output
 from grpo.rewards.code_tests import parse_tests
 
@@ -130,6 +131,14 @@ def test_what_ends_loops_or_eats_memory_leaves_the_rest_of_a_batch_alone():
     completions = [bad.get(number, right) for number in range(64)]
     assert judge(completions, [DOUBLE_PAIRS[:1]] * 64, timeout_s=3) == [float(n not in bad) for n in range(64)]
     assert time.monotonic() - started < 10
+
+
+def test_what_does_not_compile_takes_no_sandbox(monkeypatch):
+    coding = "```python\n# -*- coding: x -*-\n1 +"
+    broken = ["def f(x)", "", " ", "\0", "x = 'a", "return 5", "f = \ud800", "(" * 1000, coding]
+    monkeypatch.setattr(code, "run_python", None)
+    monkeypatch.setattr(code, "judge", None)
+    assert judge(broken, [FOUR] * len(broken)) == [0.0] * len(broken)
 
 
 def test_tests_that_cannot_be_judged_from_outside_get_no_verdict(caplog):

@@ -28,7 +28,6 @@ LONG = [
     "<think>" * 10**5, '{"a":[' + "{}," * 10**4 + "{}]}", "\x1b[31m" * 10**4, "🙂" * 10**5,
 ]  # fmt: skip
 
-COSTLY = ("code",)  # two sandboxes for every completion
 POLICY = "- {name: a, pattern: '(?i)drop table', score: -1}\n- {name: b, pattern: '[(]{3}', score: -0.5}\n"
 SCHEMA = {"type": "object", "properties": {"a": {"type": ["integer", "null"], "multipleOf": 0.1}}, "uniqueItems": True}
 COMPOSITE = Reward(
@@ -42,8 +41,8 @@ def rewards(tmp_path_factory) -> dict[str, Reward]:
     policy = tmp_path_factory.mktemp("policy") / "policy.yaml"
     policy.write_text(POLICY)
     (safety,) = find_rewards([f"safety:policy={policy}"])
-    (sections,) = find_rewards(["format:sections=think answer"])
-    return {**REWARDS, "safety": safety, "format": sections, "composite": COMPOSITE}
+    sections, code = find_rewards(["format:sections=think answer", "code:timeout_s=1"])
+    return {**REWARDS, "safety": safety, "format": sections, "code": code, "composite": COMPOSITE}
 
 
 @pytest.fixture(scope="module")
@@ -102,11 +101,6 @@ def hostile_texts(count: int) -> list[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", sorted({*NAMES} - {*COSTLY}))
+@pytest.mark.parametrize("name", NAMES)
 def test_ten_thousand_hostile_texts(name, rewards, columns):
     judge(rewards[name], hostile_texts(10_000), columns.get(name, {}))
-
-
-@pytest.mark.parametrize("name", COSTLY)
-def test_hostile_texts_in_a_sandbox(name, rewards, columns):
-    judge(rewards[name], hostile_texts(40), columns.get(name, {}))
